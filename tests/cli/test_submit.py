@@ -16,7 +16,7 @@ from job_handlers.fetch.sources import read_reference
 from job_handlers.fetch.sources.local import revision_of
 from tests.cli.conftest import COMMAND, Run, Terminal, items, jobs_of_type, payloads_of_type, start_command, write_files
 from tests.cli.stored_documents import Shelf
-from tests.store.kit import claim, ranges, save
+from tests.store.kit import claim, page_range_jobs, save
 from worker_service.base.errors import WaitTimedOut
 from worker_service.base.path_text import path_of
 from worker_service.cli.progress import Display, reading_in_words, watch_reading
@@ -588,7 +588,7 @@ def test_pages_left_are_known_once_every_document_is_counted(shelf: Shelf) -> No
     first, _ = shelf.wish("a.pdf", content="c1"), shelf.wish("b.pdf", content="c2")
     assert pages_and_pages_left("a.pdf", "b.pdf") == (0, None)
 
-    counted = Completion(first.lease, follow_ups=ranges((1, 10)), document=DocumentFacts("pdf", 10))
+    counted = Completion(first.lease, follow_ups=page_range_jobs((1, 10)), document=DocumentFacts("pdf", 10))
     shelf.store.leases.complete_many([counted])
 
     assert pages_and_pages_left("a.pdf", "b.pdf") == (10, None)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.daemon.conftest import MakeAttempt, context_in
-from tests.store.kit import MovableClock, ids, new_worker
+from tests.store.kit import MovableClock, jobs_with_ids, new_worker
 from worker_service.base import events
 from worker_service.base.errors import BadInput, Refused
 from worker_service.base.events import LIMITS_REPLACED
@@ -51,7 +51,7 @@ def test_old_jobs_and_log_lines_are_pruned_at_their_age_and_logged_once(
 
     waits = [prune.run() for _ in range(3)]
 
-    assert [job.id for job in store.job_queries.list(ids())] == [new.job.id, living.job.id, failed.job.id]
+    assert [job.id for job in store.job_queries.list(jobs_with_ids())] == [new.job.id, living.job.id, failed.job.id]
     assert [line.line for line in store.history.logs(living.job.id)] == ["a new line"]
     assert waits == [0.1, 600, 600]
     assert log.fields == [{"completed": 1, "logs": 600}]

@@ -15,7 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.daemon.conftest import ManualClock, context_in
-from tests.store.kit import ByHand, MovableClock, ids, new_worker
+from tests.store.kit import ByHand, MovableClock, jobs_with_ids, new_worker
 from worker_service.daemon.dead_workers import Recovery
 from worker_service.jobs.attempts import Report
 from worker_service.jobs.job import NewJob, Status
@@ -187,7 +187,7 @@ def test_a_worker_without_row_and_lock_is_judged_by_the_heartbeats_of_its_jobs(
     recovery: Recovery, store: Store, clock: MovableClock, by_hand: ByHand, job: int
 ) -> None:
     _remove_row(by_hand, "w1")
-    store.job_control.cancel(ids(job), actor="ann")
+    store.job_control.cancel(jobs_with_ids(job), actor="ann")
     assert [str(broken) for broken in store.integrity.audit() if broken.promise == "P13"] == [
         f"P13: job {job} is running on worker w1, which has no row"
     ]

@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.daemon.conftest import MakeAttempt
 from tests.kit.system import wait_until
-from tests.store.kit import ids
+from tests.store.kit import jobs_with_ids
 from worker_service.base.sd_notify import Notifier
 from worker_service.daemon.heartbeat import Heartbeat
 from worker_service.daemon.loop import Signals
@@ -25,7 +25,7 @@ def test_a_beat_returns_lost_and_cancelled_leases(
     store: Store, database: Path, make_attempt: MakeAttempt, log: Any
 ) -> None:
     kept, stopped, lost = make_attempt(), make_attempt(), make_attempt()
-    store.job_control.cancel(ids(stopped.job.id), actor="test")
+    store.job_control.cancel(jobs_with_ids(stopped.job.id), actor="test")
     store.leases.release(lost.lease)
     heartbeat = Heartbeat(lambda: open_store(database), "w1", log, 600)
     heartbeat.leases = (kept.lease, stopped.lease, lost.lease)

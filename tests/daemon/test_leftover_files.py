@@ -16,7 +16,7 @@ from tests.store.kit import (
     ByHand,
     MovableClock,
     RefusedByHand,
-    ids,
+    jobs_with_ids,
     request_document,
     save,
     start_reading,
@@ -49,7 +49,7 @@ def test_p5_only_files_of_attempts_that_did_not_complete_are_deleted(
         publish("readme"),
     ]
     left = [publish(f"{released.job.id}-1")]
-    store.pruning.prune(ids(gone.job.id))
+    store.pruning.prune(jobs_with_ids(gone.job.id))
 
     sweep_objects(context_in(tmp_path, store, log, workspace=tmp_path))
 

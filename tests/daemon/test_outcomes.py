@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.daemon.conftest import MakeAttempt, ManualClock, context_in, ended, status_and_code
-from tests.store.kit import MovableClock, ids
+from tests.store.kit import MovableClock, jobs_with_ids
 from worker_service.base.errors import DiskFull
 from worker_service.daemon.attempts import Attempt
 from worker_service.daemon.outcomes import OutcomeWriter
@@ -58,7 +58,7 @@ def test_a_cancel_before_the_completion_wins_and_deletes_the_files(
     outcomes: OutcomeWriter, store: Store, make_attempt: MakeAttempt, tmp_path: Path
 ) -> None:
     attempt = make_attempt()
-    store.job_control.cancel(ids(attempt.job.id), actor="test")
+    store.job_control.cancel(jobs_with_ids(attempt.job.id), actor="test")
     outcomes.add(attempt, ended(attempt, published=[Publication(staged(tmp_path, attempt))]))
 
     outcomes.write()
@@ -220,7 +220,7 @@ def test_cancelled_and_rejected_completions_are_written_once_the_store_works_aga
     outcomes.add(cancelled, ended(cancelled, published=[Publication(staged(tmp_path, cancelled))]))
     bad = [NewJob("next", payload="{no json")]
     outcomes.add(refused, ended(refused, published=[Publication(staged(tmp_path, refused))], follow_ups=bad))
-    store.job_control.cancel(ids(cancelled.job.id), actor="test")
+    store.job_control.cancel(jobs_with_ids(cancelled.job.id), actor="test")
     with monkeypatch.context() as full:
         full.setattr(store.leases, "confirm_cancel", _refuse)
         full.setattr(store.leases, "fail", _refuse)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.daemon.conftest import MakeAttempt, context_in, ended
-from tests.store.kit import MovableClock, ids
+from tests.store.kit import MovableClock, jobs_with_ids
 from worker_service.base.errors import DiskFull
 from worker_service.daemon.attempts import Attempt, Slots
 from worker_service.daemon.loop import apply_child_events
@@ -281,7 +281,7 @@ def test_p7_a_cancelled_attempt_stores_pages_but_no_checkpoints_and_ends_cancell
     daemon: ReportingDaemon, make_reading_attempt: MakeAttempt, first: MakeEvent
 ) -> None:
     attempt = make_reading_attempt()
-    daemon.store.job_control.cancel(ids(attempt.job.id), actor="test")
+    daemon.store.job_control.cancel(jobs_with_ids(attempt.job.id), actor="test")
     daemon.apply(attempt, first, page(2), checkpoint("[2]"), page(3), done)
 
     daemon.turn()

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from tests.simulation import invariants
 from tests.simulation.store_pool import ORPHAN_AFTER_SECONDS
-from tests.store.kit import ids
+from tests.store.kit import jobs_with_ids
 from worker_service.base.errors import Refused
 from worker_service.jobs.batches import BatchState
 from worker_service.jobs.job import NewJob
@@ -103,12 +103,12 @@ def set_the_clock(world: World) -> None:
 
 def cancel(world: World) -> None:
     if job_id := _random_job(world, "running", "pending", "running"):
-        world.people.job_control.cancel(ids(job_id), actor="ann")
+        world.people.job_control.cancel(jobs_with_ids(job_id), actor="ann")
 
 
 def retry(world: World) -> None:
     if job_id := _random_job(world, "failed", "cancelled", "completed"):
-        world.people.job_control.retry(ids(job_id), actor="ann")
+        world.people.job_control.retry(jobs_with_ids(job_id), actor="ann")
 
 
 def pause(world: World) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.store.kit import ids, new_worker
+from tests.store.kit import jobs_with_ids, new_worker
 from worker_service.base.errors import CancelRequested, LeaseLost
 from worker_service.jobs.job import NewJob, Status
 from worker_service.store.opening import initialise, open_store
@@ -21,7 +21,7 @@ def test_a_worker_that_wakes_after_its_cancelled_job_was_taken_back_hears_that_t
     store.workers.register(new_worker("w1"))
     job_id = store.intake.enqueue(NewJob("ocr_pages")).job_id
     [job] = store.leases.claim("w1", 1)
-    store.job_control.cancel(ids(job_id), actor="test")
+    store.job_control.cancel(jobs_with_ids(job_id), actor="test")
     with pytest.raises(CancelRequested):
         store.leases.complete(job.lease)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,28 +17,13 @@ from tests.store.kit import (
     ByHand,
     Enqueue,
     MovableClock,
-    Reopen,
-    fields_of,
     lay_out,
     new_worker,
     open_at,
     work_as,
 )
+from worker_service.jobs.job import NewJob
 from worker_service.store.store import Store
-
-
-class StoreFile:
-    """One database file, and the store that is open on it now."""
-
-    def __init__(self, path: Path, clock: MovableClock) -> None:
-        self.path, self.clock = path, clock
-        lay_out(path)
-        self.store = open_at(path, clock)
-
-    def reopen(self) -> Store:
-        self.store.close()
-        self.store = open_at(self.path, self.clock)
-        return self.store
 
 
 @pytest.fixture
@@ -54,34 +40,24 @@ def path() -> Iterator[Path]:
 
 
 @pytest.fixture
-def store_file(path: Path, clock: MovableClock) -> Iterator[StoreFile]:
-    opened = StoreFile(path, clock)
-    yield opened
-    opened.store.close()
+def store(path: Path, clock: MovableClock) -> Iterator[Store]:
+    lay_out(path)
+    with closing(open_at(path, clock)) as opened:
+        yield opened
 
 
 @pytest.fixture
-def store(store_file: StoreFile) -> Store:
-    return store_file.store
-
-
-@pytest.fixture
-def reopen(store_file: StoreFile) -> Reopen:
-    return store_file.reopen
-
-
-@pytest.fixture
-def enqueue(store_file: StoreFile) -> Enqueue:
+def enqueue(store: Store) -> Enqueue:
     def insert(job_type: str = "ocr_pages", **fields: object) -> int:
-        return store_file.store.intake.enqueue(fields_of(job_type, fields)).job_id
+        return store.intake.enqueue(NewJob(job_type, **fields)).job_id  # type: ignore[arg-type]
 
     return insert
 
 
 @pytest.fixture
-def worker(store_file: StoreFile) -> AddWorker:
+def worker(store: Store) -> AddWorker:
     def register(worker_id: str = "w1", **fields: Any) -> str:
-        store_file.store.workers.register(new_worker(worker_id, **fields))
+        store.workers.register(new_worker(worker_id, **fields))
         return worker_id
 
     return register
@@ -99,5 +75,5 @@ def document_worker(store: Store) -> None:
 
 
 @pytest.fixture
-def by_hand(store_file: StoreFile) -> ByHand:
-    return ByHand(store_file.path)
+def by_hand(store: Store, path: Path) -> ByHand:
+    return ByHand(path)

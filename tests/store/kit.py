@@ -150,7 +150,6 @@ class ByHand:
 
 Enqueue = Callable[..., int]
 AddWorker = Callable[..., str]
-Reopen = Callable[[], Store]
 
 
 def new_worker(
@@ -187,15 +186,15 @@ def claimed_ids(store: Store, worker_id: str = "w1", most: int = 100, job_class:
     return [job.id for job in store.leases.claim(worker_id, most, job_class)]
 
 
-def codes(store: Store, job_id: int) -> list[str]:
+def gate_codes(store: Store, job_id: int) -> list[str]:
     return [gate.code for gate in store.gates.explain(job_id)]
 
 
-def ids(*job_ids: int) -> Selector:
+def jobs_with_ids(*job_ids: int) -> Selector:
     return Selector(ids=job_ids)
 
 
-def everything(store: Store) -> dict[int, Job]:
+def all_jobs(store: Store) -> dict[int, Job]:
     return {job.id: job for job in store.job_queries.list(EVERY_JOB, most=100_000)}
 
 
@@ -223,14 +222,14 @@ def settle(store: Store) -> None:
     store.job_control.unpause("all")
 
 
-def end(store: Store, lease: Lease, how: Status) -> None:
+def end_job(store: Store, lease: Lease, how: Status) -> None:
     """End a running job with this status."""
     if how is Status.COMPLETED:
         store.leases.complete(lease)
     elif how is Status.FAILED:
         store.leases.fail(lease, BROKEN, retry_at=None)
     else:
-        store.job_control.cancel(ids(lease.job_id), actor="test")
+        store.job_control.cancel(jobs_with_ids(lease.job_id), actor="test")
         store.leases.confirm_cancel(lease)
 
 
@@ -250,18 +249,14 @@ def requeue(store: Store, lease: Lease) -> None:
 
 # Each way in which an attempt can end.
 ENDINGS: dict[str, Callable[[Store, Lease], object]] = {
-    "complete": lambda store, lease: end(store, lease, Status.COMPLETED),
-    "fail": lambda store, lease: end(store, lease, Status.FAILED),
-    "cancel": lambda store, lease: end(store, lease, Status.CANCELLED),
+    "complete": lambda store, lease: end_job(store, lease, Status.COMPLETED),
+    "fail": lambda store, lease: end_job(store, lease, Status.FAILED),
+    "cancel": lambda store, lease: end_job(store, lease, Status.CANCELLED),
     "retry": lambda store, lease: store.leases.fail(lease, Failure("X", "x"), retry_at=FAR_FUTURE),
     "snooze": lambda store, lease: store.leases.snooze(lease, FAR_FUTURE),
     "release": lambda store, lease: store.leases.release(lease),
     "requeue": requeue,
 }
-
-
-def fields_of(job_type: str, fields: dict[str, object]) -> NewJob:
-    return NewJob(job_type, **fields)  # type: ignore[arg-type]
 
 
 # ── Documents ──
@@ -316,7 +311,7 @@ def save(store: Store, lease: Lease, *texts: str, first: int = 1) -> list[Lease]
     return store.attempts.save_pages([(lease, page) for page in pages_of(*texts, first=first)])
 
 
-def ranges(*parts: tuple[int, int]) -> list[NewJob]:
+def page_range_jobs(*parts: tuple[int, int]) -> list[NewJob]:
     """Return the follow-up jobs of an ingest."""
     jobs = [NewJob("ocr_pages", payload=json.dumps({"pages": list(part)})) for part in parts]
     return [*jobs, NewJob("assemble", after_earlier=True)]
@@ -337,6 +332,6 @@ def document_row(by_hand: ByHand, document_id: int = 1) -> dict[str, object]:
     return row
 
 
-def state(by_hand: ByHand, document_id: int = 1) -> tuple[object, object, object, object]:
+def document_state(by_hand: ByHand, document_id: int = 1) -> tuple[object, object, object, object]:
     row = document_row(by_hand, document_id)
     return row["index_status"], row["index_generation"], row["current_generation"], row["error_code"]

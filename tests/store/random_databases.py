@@ -11,7 +11,18 @@ from unittest.mock import patch
 
 from hypothesis import strategies as st
 
-from tests.store.kit import MEMORY, ByHand, MovableClock, change, end, everything, ids, lay_out, new_worker, open_at
+from tests.store.kit import (
+    MEMORY,
+    ByHand,
+    MovableClock,
+    all_jobs,
+    change,
+    end_job,
+    jobs_with_ids,
+    lay_out,
+    new_worker,
+    open_at,
+)
 from worker_service.base.errors import PagemillError
 from worker_service.jobs.attempts import Failure
 from worker_service.jobs.job import Job, NewJob, Status
@@ -98,7 +109,7 @@ class RandomStore:
                 continue  # a refused step leaves a valid state, too
 
     def _job(self, pick: int, *statuses: Status) -> Job:
-        jobs = [job for _, job in sorted(everything(self.store).items()) if not statuses or job.status in statuses]
+        jobs = [job for _, job in sorted(all_jobs(self.store).items()) if not statuses or job.status in statuses]
         if not jobs:
             raise PagemillError("there is none yet")
         return jobs[pick % len(jobs)]
@@ -130,7 +141,7 @@ class RandomStore:
             case "complete":
                 self.store.leases.complete(lease, None, [NewJob("assemble", after=(lease.job_id,))])
             case "fail":
-                end(self.store, lease, Status.FAILED)
+                end_job(self.store, lease, Status.FAILED)
             case "retry":
                 self.store.leases.fail(lease, Failure("X", "x"), retry_at=self.clock.after(10))
             case "snooze":
@@ -138,10 +149,10 @@ class RandomStore:
             case "release":
                 self.store.leases.release(lease)
             case _:
-                end(self.store, lease, Status.CANCELLED)
+                end_job(self.store, lease, Status.CANCELLED)
 
     def _steer(self, pick: int, verb: str) -> None:
-        selector = ids(self._job(pick).id)
+        selector = jobs_with_ids(self._job(pick).id)
         if verb != "undo":
             change(self.store, verb, selector, priority=pick % 3 + 1)
             return

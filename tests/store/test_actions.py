@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.store.kit import BROKEN, ByHand, claim, ids, publish, reading_job, request_document, settle
+from tests.store.kit import BROKEN, ByHand, claim, jobs_with_ids, publish, reading_job, request_document, settle
 from worker_service.jobs.attempts import Completion
 from worker_service.jobs.batches import BatchState, NewBatch, OwnerPolicy
 from worker_service.jobs.documents import Decision, DeferredAction, OnEnd
@@ -119,7 +119,7 @@ def test_a_failure_action_of_a_document_runs_once(store: Store) -> None:
     assert action_payloads(store) == [{"call": "ann"}]
     run_action_jobs(store)
 
-    store.job_control.retry(ids(failed.id), actor="ann")
+    store.job_control.retry(jobs_with_ids(failed.id), actor="ann")
     fail_reading(store)
     settle(store)
 
@@ -130,7 +130,7 @@ def test_both_actions_run_for_a_document_that_fails_and_is_then_read(store: Stor
     request_document(store, actions=[HOOK, CALL])
     failed = fail_reading(store)
     run_action_jobs(store)
-    store.job_control.retry(ids(failed.id), actor="ann")
+    store.job_control.retry(jobs_with_ids(failed.id), actor="ann")
 
     publish_reading(store)
 
@@ -140,7 +140,7 @@ def test_both_actions_run_for_a_document_that_fails_and_is_then_read(store: Stor
 def test_a_completion_that_is_refused_is_followed_by_nothing(store: Store) -> None:
     request_document(store, actions=[HOOK])
     job = claim(store, "ingest")
-    store.job_control.cancel(ids(job.id), actor="ann")
+    store.job_control.cancel(jobs_with_ids(job.id), actor="ann")
 
     assert store.leases.complete_many([Completion(job.lease, publishes=True)]) == [job.lease]
 
@@ -300,7 +300,7 @@ def test_the_failure_action_runs_again_when_a_retried_job_fails_again(store: Sto
         job = claim(store, "download")
         store.leases.fail(job.lease, BROKEN, retry_at=None)
         run_action_jobs(store)
-        store.job_control.retry(ids(job.id), actor="ann")
+        store.job_control.retry(jobs_with_ids(job.id), actor="ann")
 
     assert action_payloads(store) == [{"call": "ann"}, {"call": "ann"}]
     store.leases.complete(claim(store, "download").lease)
@@ -311,7 +311,7 @@ def test_the_failure_action_runs_again_when_a_retried_job_fails_again(store: Sto
 def test_deleting_a_job_deletes_its_failure_actions(store: Store, by_hand: ByHand) -> None:
     job_id = store.intake.enqueue(NewJob("download", on_failure=[CALL])).job_id
 
-    store.job_control.delete(ids(job_id), actor="ann")
+    store.job_control.delete(jobs_with_ids(job_id), actor="ann")
 
     assert by_hand("SELECT * FROM failure_action") == []
 

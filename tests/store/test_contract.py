@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
@@ -11,11 +13,11 @@ from tests.store.kit import (
     ByHand,
     Enqueue,
     MovableClock,
-    Reopen,
+    all_jobs,
     claim_one,
     claimed_ids,
-    codes,
-    everything,
+    gate_codes,
+    open_at,
 )
 from worker_service.base.errors import JobNotFound, PagemillError
 from worker_service.jobs.documents import DocumentRequest
@@ -60,10 +62,14 @@ def test_a_new_job_keeps_every_field_it_was_given(store: Store, clock: MovableCl
     assert (job.fence, job.retry_count, job.requeue_count, job.progress_percent) == (0, 0, 0, 0)
 
 
-def test_p3_an_enqueued_job_is_there_when_the_store_is_opened_again(enqueue: Enqueue, reopen: Reopen) -> None:
+def test_p3_an_enqueued_job_is_there_when_the_store_is_opened_again(
+    store: Store, enqueue: Enqueue, path: Path, clock: MovableClock
+) -> None:
     job_id = enqueue(payload='{"a":1}')
 
-    assert reopen().job_queries.get(job_id).payload == '{"a":1}'
+    store.close()
+    with closing(open_at(path, clock)) as reopened:
+        assert reopened.job_queries.get(job_id).payload == '{"a":1}'
 
 
 def test_enqueue_many_returns_the_jobs_in_the_given_order(store: Store) -> None:
@@ -146,7 +152,7 @@ def test_a_second_live_job_with_the_unique_key_is_the_first_one(store: Store) ->
     assert again.job_id == while_running.job_id == first.job_id
     assert again.existing
     assert while_running.existing
-    assert len(everything(store)) == 1
+    assert len(all_jobs(store)) == 1
 
 
 def test_once_the_holder_of_a_unique_key_has_ended_the_key_is_free(store: Store, enqueue: Enqueue) -> None:
@@ -166,7 +172,7 @@ def test_a_unique_key_twice_in_one_batch_makes_one_job(store: Store) -> None:
 
     assert [enqueued.existing for enqueued in added] == [False, False, True]
     assert added[0].job_id == added[2].job_id
-    assert len(everything(store)) == 2
+    assert len(all_jobs(store)) == 2
 
 
 def test_a_job_that_is_not_there_is_job_not_found(store: Store) -> None:
@@ -239,19 +245,19 @@ def test_a_job_waits_for_its_run_at_and_then_takes_its_turn(
 ) -> None:
     later, now = enqueue(run_at=clock.after(60), priority=1), enqueue(priority=9)
 
-    assert codes(store, later) == ["NOT_YET"]
+    assert gate_codes(store, later) == ["NOT_YET"]
     assert claimed_ids(store) == [now]
     clock.advance(59.999)
     assert claimed_ids(store) == []
     clock.advance(0.001)
-    assert codes(store, later) == []
+    assert gate_codes(store, later) == []
     assert claimed_ids(store) == [later]
 
 
 def test_a_job_whose_run_at_has_passed_is_ready_at_once(store: Store, enqueue: Enqueue, clock: MovableClock) -> None:
     job_id = enqueue(run_at=clock.after(-60))
 
-    assert codes(store, job_id) == []
+    assert gate_codes(store, job_id) == []
     assert claimed_ids(store) == [job_id]
 
 
@@ -260,7 +266,7 @@ def test_jobs_due_at_the_same_time_are_freed_by_priority(store: Store, clock: Mo
     best = store.intake.enqueue(NewJob("ocr_pages", run_at=clock.after(20), priority=1)).job_id
     clock.advance(30)
 
-    assert codes(store, best) == []
+    assert gate_codes(store, best) == []
     assert claimed_ids(store, most=1) == [best]
 
 
@@ -303,7 +309,7 @@ def test_a_worker_has_no_more_running_jobs_than_slots(store: Store, enqueue: Enq
 
     assert claimed_ids(store, most=10) == many[:2]
     assert claimed_ids(store, most=10) == []
-    assert "SLOTS_FULL" in codes(store, many[2])
+    assert "SLOTS_FULL" in gate_codes(store, many[2])
     assert claimed_ids(store, most=10, job_class="io") == [load]
 
 
@@ -313,10 +319,10 @@ def test_a_silent_worker_claims_nothing_until_it_beats_again(
     job_id = enqueue()
     clock.advance(301)
 
-    assert codes(store, job_id) == ["WORKER_DOWN"]
+    assert gate_codes(store, job_id) == ["WORKER_DOWN"]
     assert claimed_ids(store) == []
     store.leases.beat("w1", [])
-    assert codes(store, job_id) == []
+    assert gate_codes(store, job_id) == []
     assert claimed_ids(store) == [job_id]
 
 
@@ -327,7 +333,7 @@ def test_a_second_live_worker_keeps_a_job_claimable(store: Store, enqueue: Enque
 
     store.workers.set_worker_state("w1", draining=True, disk_low=False)
 
-    assert codes(store, job_id) == []
+    assert gate_codes(store, job_id) == []
     assert claimed_ids(store, "w1") == []
     assert claimed_ids(store, "w2") == [job_id]
 
@@ -338,7 +344,7 @@ def test_a_worker_that_holds_nothing_can_deregister(store: Store, enqueue: Enque
     store.workers.deregister("w1")
 
     assert store.overview.workers() == []
-    assert codes(store, job_id) == ["WORKER_DOWN"]
+    assert gate_codes(store, job_id) == ["WORKER_DOWN"]
 
 
 def test_a_worker_that_holds_a_lease_is_not_forgotten(store: Store, enqueue: Enqueue) -> None:

@@ -14,15 +14,15 @@ from tests.store.kit import (
     MovableClock,
     claim,
     document_row,
-    ids,
+    document_state,
+    jobs_with_ids,
+    page_range_jobs,
     pages_of,
     publish,
-    ranges,
     reading_job,
     request_document,
     save,
     start_reading,
-    state,
     status_of,
     undo,
 )
@@ -121,7 +121,7 @@ def test_a_first_request_starts_generation_one_and_inserts_its_job(store: Store,
     job = store.job_queries.get(requested.job_id)
     assert (requested.decision, requested.existing) == (Decision.ACCEPTED, False)
     assert (job.document_id, job.generation, job.owner) == (requested.document_id, 1, "ann")
-    assert state(by_hand) == ("queued", 1, None, None)
+    assert document_state(by_hand) == ("queued", 1, None, None)
 
 
 def test_a_document_can_be_recorded_without_a_request_to_read_it(store: Store, by_hand: ByHand) -> None:
@@ -130,7 +130,7 @@ def test_a_document_can_be_recorded_without_a_request_to_read_it(store: Store, b
     recorded = [store.intake.record_document(request, platform="local", owner="ann") for _ in range(2)]
 
     assert recorded == [1, 1]
-    assert state(by_hand) == ("not_indexed", 0, None, None)
+    assert document_state(by_hand) == ("not_indexed", 0, None, None)
     requested = store.intake.enqueue(NewJob("ingest", platform="local", owner="ann", document=request))
     assert (requested.document_id, requested.decision) == (1, Decision.ACCEPTED)
 
@@ -160,7 +160,7 @@ def test_a_success_is_read_again_only_if_changed_or_forced(
 
     assert (same.job_id, same.decision) == (0, Decision.UNCHANGED)
     assert changed.decision is Decision.ACCEPTED
-    assert state(by_hand) == ("queued", 2, 1, None)
+    assert document_state(by_hand) == ("queued", 2, 1, None)
 
 
 def as_json(**settings: object) -> str:
@@ -239,7 +239,7 @@ def test_a_job_can_ask_for_the_facts_of_its_document(store: Store) -> None:
 
 def test_p11_a_new_generation_cancels_pending_jobs_and_stops_running_ones(store: Store, by_hand: ByHand) -> None:
     ingest = start_reading(store)
-    store.attempts.checkpoint(ingest.lease, Checkpoint("1", ranges((1, 12))))
+    store.attempts.checkpoint(ingest.lease, Checkpoint("1", page_range_jobs((1, 12))))
     save(store, ingest.lease, "old")
 
     newer = request_document(store, content="c2")
@@ -254,7 +254,7 @@ def test_p11_a_new_generation_cancels_pending_jobs_and_stops_running_ones(store:
     assert not store.attempts.answer(ingest.lease, IsCurrent()).is_current
     store.leases.confirm_cancel(ingest.lease)
     assert ended_as(store, ingest.id) == (CANCELLED, "STALE_GENERATION")
-    assert state(by_hand) == ("queued", 2, None, None)
+    assert document_state(by_hand) == ("queued", 2, None, None)
     assert status_of(store, newer.job_id) is PENDING
     assert store.integrity.audit() == []
 
@@ -277,7 +277,7 @@ def test_a_document_without_progress_is_taken_over(store: Store, clock: MovableC
 
     assert request_document(store).decision is Decision.TAKEN_OVER
     assert status_of(store, first.job_id) is CANCELLED
-    assert state(by_hand) == ("queued", 2, None, None)
+    assert document_state(by_hand) == ("queued", 2, None, None)
 
 
 def test_each_stored_page_counts_as_progress_of_the_document(store: Store, clock: MovableClock) -> None:
@@ -296,7 +296,7 @@ def test_a_job_of_an_older_generation_is_not_retried(store: Store) -> None:
     first = request_document(store)
     request_document(store, content="c2")
 
-    changed = store.job_control.retry(ids(first.job_id), actor="ann")
+    changed = store.job_control.retry(jobs_with_ids(first.job_id), actor="ann")
 
     assert "pagemill reindex 1" in changed.refused[first.job_id]
     assert status_of(store, first.job_id) is CANCELLED
@@ -309,14 +309,14 @@ def read_up_to(store: Store) -> tuple[Job, Job]:
     """Return two running jobs that read page ranges of one document."""
     ingest = start_reading(store)
     facts = DocumentFacts(kind="pdf", pages=24)
-    done = Completion(ingest.lease, follow_ups=ranges((1, 12), (13, 24)), document=facts)
+    done = Completion(ingest.lease, follow_ups=page_range_jobs((1, 12), (13, 24)), document=facts)
     assert store.leases.complete_many([done]) == []
     return claim(store, "ocr_pages"), claim(store, "ocr_pages")
 
 
 def test_a_document_goes_from_queued_to_success(store: Store, by_hand: ByHand) -> None:
     first, second = read_up_to(store)
-    assert state(by_hand) == ("indexing", 1, None, None)
+    assert document_state(by_hand) == ("indexing", 1, None, None)
     assert (first.document_id, first.generation) == (1, 1)
     save(store, first.lease, *("text" for _ in range(12)))
     assert by_hand.value("SELECT percent FROM v_documents") == 50
@@ -327,11 +327,11 @@ def test_a_document_goes_from_queued_to_success(store: Store, by_hand: ByHand) -
     actions = [NewJob("action")]
     store.leases.complete_many([Completion(assembling.lease, files=files, follow_ups=actions, publishes=True)])
 
-    assert state(by_hand) == ("success", 1, 1, None)
+    assert document_state(by_hand) == ("success", 1, 1, None)
     assert by_hand.value("SELECT percent FROM v_documents") == 100
     store.leases.fail(claim(store, "action").lease, Failure("X", "x"), retry_at=None)
     store.job_control.retry(Selector(job_types=("action",)), actor="ann")
-    assert state(by_hand) == ("success", 1, 1, None)
+    assert document_state(by_hand) == ("success", 1, 1, None)
     assert store.integrity.audit() == []
 
 
@@ -342,17 +342,17 @@ def test_a_failed_range_fails_the_document_until_it_is_retried(store: Store, by_
     store.leases.fail(second.lease, Failure("PAGE_BROKEN", "it broke"), retry_at=None)
 
     row = document_row(by_hand)
-    assert state(by_hand) == ("failed", 1, None, "PAGE_BROKEN")
+    assert document_state(by_hand) == ("failed", 1, None, "PAGE_BROKEN")
     assert row["error_message"] == "pages 13-24: it broke"
     assert store.integrity.audit() == []
 
-    store.job_control.retry(ids(second.id), actor="ann")
-    assert state(by_hand) == ("indexing", 1, None, None)
+    store.job_control.retry(jobs_with_ids(second.id), actor="ann")
+    assert document_state(by_hand) == ("indexing", 1, None, None)
     store.leases.complete(claim(store, "ocr_pages").lease)
     assembling = claim(store, "assemble")
     files = [NewFile("report.txt", "objects/4-1/report.txt", "text", 3)]
     store.leases.complete_many([Completion(assembling.lease, files=files, publishes=True)])
-    assert state(by_hand) == ("success", 1, 1, None)
+    assert document_state(by_hand) == ("success", 1, 1, None)
     assert store.integrity.audit() == []
 
 
@@ -361,7 +361,7 @@ def test_a_job_with_a_retry_left_does_not_fail_its_document(store: Store, by_han
 
     store.leases.fail(first.lease, Failure("X", "x"), retry_at=clock.after(5))
 
-    assert state(by_hand) == ("indexing", 1, None, None)
+    assert document_state(by_hand) == ("indexing", 1, None, None)
 
 
 def test_a_document_stays_failed_until_all_its_failed_ranges_are_retried(store: Store, by_hand: ByHand) -> None:
@@ -369,10 +369,10 @@ def test_a_document_stays_failed_until_all_its_failed_ranges_are_retried(store: 
     for job in (first, second):
         store.leases.fail(job.lease, Failure("X", "x"), retry_at=None)
 
-    store.job_control.retry(ids(first.id), actor="ann")
+    store.job_control.retry(jobs_with_ids(first.id), actor="ann")
     store.leases.complete(claim(store, "ocr_pages").lease)
 
-    assert state(by_hand) == ("failed", 1, None, "X")
+    assert document_state(by_hand) == ("failed", 1, None, "X")
     assert str(document_row(by_hand)["error_message"]).startswith("pages 13-24")
     assert store.integrity.audit() == []
 
@@ -381,39 +381,39 @@ def test_a_document_stays_failed_until_all_its_failed_ranges_are_retried(store: 
 def test_a_cancelled_job_fails_its_document_until_a_retry(store: Store, by_hand: ByHand, is_running: bool) -> None:
     requested = request_document(store)
     job = claim(store) if is_running else None
-    action = store.job_control.cancel(ids(requested.job_id), actor="ann").action_id
+    action = store.job_control.cancel(jobs_with_ids(requested.job_id), actor="ann").action_id
     if job is not None:
         store.leases.confirm_cancel(job.lease)
 
-    assert state(by_hand) == ("failed", 1, None, "CANCELLED")
+    assert document_state(by_hand) == ("failed", 1, None, "CANCELLED")
 
     if is_running:
-        store.job_control.retry(ids(requested.job_id), actor="ann")
-        assert state(by_hand) == ("indexing", 1, None, None)
+        store.job_control.retry(jobs_with_ids(requested.job_id), actor="ann")
+        assert document_state(by_hand) == ("indexing", 1, None, None)
     else:
         undo(store, action)
-        assert state(by_hand) == ("queued", 1, None, None)
+        assert document_state(by_hand) == ("queued", 1, None, None)
     assert store.integrity.audit() == []
 
 
 def test_a_deleted_job_fails_its_document(store: Store, by_hand: ByHand) -> None:
     requested = request_document(store)
 
-    store.job_control.delete(ids(requested.job_id), actor="ann")
+    store.job_control.delete(jobs_with_ids(requested.job_id), actor="ann")
 
-    assert state(by_hand) == ("failed", 1, None, "JOB_DELETED")
+    assert document_state(by_hand) == ("failed", 1, None, "JOB_DELETED")
 
 
 def test_an_undone_retry_leaves_no_document_waiting(store: Store, by_hand: ByHand) -> None:
     request_document(store)
     store.leases.complete(claim(store).lease)
-    assert state(by_hand) == ("failed", 1, None, "NOT_PUBLISHED")
+    assert document_state(by_hand) == ("failed", 1, None, "NOT_PUBLISHED")
 
-    action = store.job_control.retry(ids(1), actor="ann").action_id
-    assert state(by_hand) == ("indexing", 1, None, None)
+    action = store.job_control.retry(jobs_with_ids(1), actor="ann").action_id
+    assert document_state(by_hand) == ("indexing", 1, None, None)
     undo(store, action)
 
-    assert state(by_hand) == ("failed", 1, None, "CANCELLED")
+    assert document_state(by_hand) == ("failed", 1, None, "CANCELLED")
     assert store.integrity.audit() == []
 
 
@@ -433,7 +433,7 @@ def test_a_job_that_leads_nowhere_leaves_its_document_failed(
 
     store.leases.complete(claim(store).lease, result)
 
-    assert state(by_hand) == ("failed", 1, None, code)
+    assert document_state(by_hand) == ("failed", 1, None, code)
     assert sentence in str(document_row(by_hand)["error_message"])
 
 
@@ -442,7 +442,9 @@ def test_documents_that_are_still_being_read_never_fail(store: Store, by_hand: B
     store.intake.enqueue_many([reading_job(f"{number}.pdf", actions=[on_failure]) for number in range(DOCUMENTS)])
 
     while jobs := store.leases.claim("w1", 64):
-        ingests = [Completion(job.lease, follow_ups=ranges((1, 4))) for job in jobs if job.job_type == "ingest"]
+        ingests = [
+            Completion(job.lease, follow_ups=page_range_jobs((1, 4))) for job in jobs if job.job_type == "ingest"
+        ]
         parts = [Completion(job.lease) for job in jobs if job.job_type == "ocr_pages"]
         assembled = [Completion(job.lease, publishes=True) for job in jobs if job.job_type == "assemble"]
         assert store.leases.complete_many([*ingests, *parts, *assembled]) == []
@@ -461,7 +463,7 @@ def test_a_document_published_by_one_of_two_completions_never_fails(store: Store
 
     store.leases.complete_many([Completion(idle.lease), Completion(other.lease, publishes=True)])
 
-    assert state(by_hand) == ("success", 1, 1, None)
+    assert document_state(by_hand) == ("success", 1, 1, None)
     assert by_hand("SELECT * FROM notice WHERE kind = 'document.failed'") == []
 
 
@@ -471,7 +473,7 @@ def test_after_a_failed_reading_the_earlier_generation_stays_readable(store: Sto
     save(store, job.lease, "second")
     store.leases.fail(job.lease, Failure("X", "x"), retry_at=None)
 
-    assert state(by_hand) == ("failed", 2, 1, "X")
+    assert document_state(by_hand) == ("failed", 2, 1, "X")
     assert [page.text for page in store.library.page_texts(1)] == ["first"]
 
 
@@ -483,7 +485,9 @@ def test_progress_never_falls_when_the_content_has_other_pages(store: Store, by_
     save(store, job.lease, "uno")
     assert by_hand.value("SELECT percent FROM v_documents") == 0
 
-    store.leases.complete_many([Completion(job.lease, document=DocumentFacts(pages=4), follow_ups=ranges((2, 4)))])
+    store.leases.complete_many(
+        [Completion(job.lease, document=DocumentFacts(pages=4), follow_ups=page_range_jobs((2, 4)))]
+    )
 
     assert by_hand.value("SELECT percent FROM v_documents") == 25
 
@@ -611,7 +615,7 @@ def test_a_file_that_is_gone_is_not_published_again(store: Store) -> None:
 
 def test_follow_ups_inherit_document_generation_and_owner(store: Store) -> None:
     request_document(store, owner="ann")
-    follow_ups = [*ranges((1, 2)), NewJob("action", owner="bob"), reading_job("other.pdf", content="x")]
+    follow_ups = [*page_range_jobs((1, 2)), NewJob("action", owner="bob"), reading_job("other.pdf", content="x")]
 
     store.leases.complete_many([Completion(claim(store).lease, follow_ups=follow_ups)])
 
@@ -636,7 +640,7 @@ def test_a_job_is_named_after_its_document_or_after_the_job_that_asked_for_it(st
 
 def test_a_follow_up_waits_for_all_that_stand_before_it(store: Store) -> None:
     request_document(store)
-    store.leases.complete_many([Completion(claim(store).lease, follow_ups=ranges((1, 2), (3, 4), (5, 6)))])
+    store.leases.complete_many([Completion(claim(store).lease, follow_ups=page_range_jobs((1, 2), (3, 4), (5, 6)))])
     [assembling] = store.job_queries.list(Selector(job_types=("assemble",)))
 
     assert [needs for needs, _ in store.job_queries.waits_for(assembling.id)] == [2, 3, 4]
@@ -705,7 +709,7 @@ def test_a_deleted_job_takes_its_checkpoint_along(store: Store, by_hand: ByHand)
         store.attempts.checkpoint(job.lease, Checkpoint("1"))
         store.leases.fail(job.lease, Failure("X", "x"), retry_at=None)
 
-    store.job_control.delete(ids(1), actor="ann")
+    store.job_control.delete(jobs_with_ids(1), actor="ann")
     by_hand("DELETE FROM worker_job_queue WHERE id = 2")
 
     assert (store.attempts.checkpoint_of(1), store.attempts.checkpoint_of(2)) == (None, None)
@@ -715,7 +719,7 @@ def test_pages_are_stored_once_and_found_by_their_digest(store: Store, by_hand: 
     request_document(store)
     request_document(store, "copy.pdf", owner="bob")
     first, second = store.leases.claim("w1", 2)
-    layout = json.dumps({"words": ["text"] * 50})
+    layout = json.dumps({"words": ["Straße"] * 5_000}, ensure_ascii=False)
     page = PageResult(1, "d1", "text", "ocr", 88.5, layout)
 
     store.attempts.save_pages([(first.lease, page), (first.lease, page)])
@@ -761,16 +765,6 @@ def test_a_page_read_again_in_the_same_generation_replaces_the_other(store: Stor
     assert [page.text for page in store.attempts.answer(job.lease, DocumentPages(1, 1)).pages] == ["uno"]
 
 
-def test_a_layout_is_read_as_it_was_written(store: Store) -> None:
-    job = start_reading(store)
-    layout = json.dumps({"words": [f"word {number} — é" for number in range(5_000)]}, ensure_ascii=False)
-
-    store.attempts.save_pages([(job.lease, PageResult(1, "d1", "text", "ocr", None, layout))])
-
-    [read] = store.attempts.answer(job.lease, DocumentPages(1, 1, with_layout=True)).pages
-    assert read.layout == layout
-
-
 def test_pages_of_two_documents_that_are_saved_together_stay_apart(store: Store) -> None:
     request_document(store)
     request_document(store, "copy.pdf", owner="bob")
@@ -806,12 +800,12 @@ def test_p2_pages_of_a_lost_lease_are_refused_and_those_beside_them_land(store: 
 
 def test_a_page_saved_after_a_request_to_stop_is_reused_by_the_retry(store: Store) -> None:
     job = start_reading(store)
-    store.job_control.cancel(ids(job.id), actor="ann")
+    store.job_control.cancel(jobs_with_ids(job.id), actor="ann")
 
     assert save(store, job.lease, "kept") == [job.lease]
     store.leases.confirm_cancel(job.lease)
     store.removal.forget_pages(100)
-    store.job_control.retry(ids(job.id), actor="ann")
+    store.job_control.retry(jobs_with_ids(job.id), actor="ann")
     again = claim(store)
 
     assert store.attempts.answer(again.lease, KnownPages(["1:kept"])) == KnownDigests(["1:kept"])
@@ -889,7 +883,7 @@ def test_a_document_without_live_jobs_is_removed_with_its_pages_and_files(store:
     assert removed.freed == Weight(documents=1, pages=0, files=1, size=10)
     assert by_hand("SELECT * FROM page") == by_hand("SELECT * FROM page_result") == []
     assert store.removal.gone_files() == ["objects/1-1/a.pdf"]
-    assert "reindex" in store.job_control.retry(ids(job.id), actor="ann").refused[job.id]
+    assert "reindex" in store.job_control.retry(jobs_with_ids(job.id), actor="ann").refused[job.id]
     assert request_document(store, "a.pdf", owner="ann").document_id == 2
 
 
@@ -937,7 +931,7 @@ def test_a_removal_is_an_action_that_cannot_be_undone(store: Store, by_hand: ByH
     publish(store, "report.pdf", "text", owner="ann")
     publish(store, "other.pdf", "text")
     store.intake.enqueue(NewJob("ocr_pages"))
-    store.job_control.cancel(ids(3), actor="bob")
+    store.job_control.cancel(jobs_with_ids(3), actor="bob")
 
     action_id = remove(store, 1, 2).action_id
 
@@ -951,7 +945,7 @@ def test_a_removal_is_an_action_that_cannot_be_undone(store: Store, by_hand: ByH
     assert list(undo(store, cancel.id).job_ids) == [3]
 
     clock.advance(8 * 86400)
-    store.pruning.prune(ids(1))
+    store.pruning.prune(jobs_with_ids(1))
     assert by_hand("SELECT * FROM worker_action_item") == by_hand("SELECT * FROM worker_action") == []
 
 

@@ -11,13 +11,13 @@ from tests.store.kit import (
     ByHand,
     Enqueue,
     MovableClock,
+    all_jobs,
     change,
     claim_one,
     claimed_ids,
-    codes,
-    end,
-    everything,
-    ids,
+    end_job,
+    gate_codes,
+    jobs_with_ids,
     status_of,
     undo,
 )
@@ -36,7 +36,7 @@ ENDS = [COMPLETED, FAILED, CANCELLED]
 
 def _ended(store: Store, enqueue: Enqueue, how: Status, **fields: Any) -> int:
     job_id = enqueue(priority=1, **fields)
-    end(store, claim_one(store).lease, how)
+    end_job(store, claim_one(store).lease, how)
     return job_id
 
 
@@ -63,8 +63,8 @@ def test_p4_cancel_and_priority_leave_an_ended_job_as_it_is(store: Store, enqueu
     job_id = _ended(store, enqueue, how)
     before = store.job_queries.get(job_id)
 
-    cancelled = store.job_control.cancel(ids(job_id), actor="ann")
-    moved = store.job_control.priority(ids(job_id), 9, actor="ann")
+    cancelled = store.job_control.cancel(jobs_with_ids(job_id), actor="ann")
+    moved = store.job_control.priority(jobs_with_ids(job_id), 9, actor="ann")
 
     assert store.job_queries.get(job_id) == before
     assert (list(cancelled.job_ids), list(moved.job_ids)) == ([], [])
@@ -74,11 +74,11 @@ def test_p4_cancel_and_priority_leave_an_ended_job_as_it_is(store: Store, enqueu
 def test_cancelling_twice_asks_once(store: Store, enqueue: Enqueue, clock: MovableClock) -> None:
     job_id = enqueue()
     claim_one(store)
-    store.job_control.cancel(ids(job_id), actor="ann")
+    store.job_control.cancel(jobs_with_ids(job_id), actor="ann")
     asked_at = store.job_queries.get(job_id).cancel_requested_at
     clock.advance(5)
 
-    store.job_control.cancel(ids(job_id), actor="bob")
+    store.job_control.cancel(jobs_with_ids(job_id), actor="bob")
 
     assert store.job_queries.get(job_id).cancel_requested_at == asked_at
 
@@ -95,12 +95,12 @@ def test_p4_a_retry_gives_an_ended_job_a_fresh_budget_and_keeps_its_fence(
     store.leases.fail(claim_one(store).lease, Failure("X", "x"), retry_at=clock.now)
     lease = claim_one(store).lease
     store.leases.report([Report(lease, 50, "half")])
-    end(store, lease, how)
+    end_job(store, lease, how)
 
     if is_by_hand:
         by_hand(f"UPDATE worker_job_queue SET status = 'pending' WHERE id = {job_id}")
     else:
-        assert list(store.job_control.retry(ids(job_id), actor="ann").job_ids) == [job_id]
+        assert list(store.job_control.retry(jobs_with_ids(job_id), actor="ann").job_ids) == [job_id]
 
     job = store.job_queries.get(job_id)
     assert (job.status, job.fence, job.retry_count, job.requeue_count) == (PENDING, 2, 0, 0)
@@ -121,14 +121,14 @@ def test_a_retry_keeps_a_start_that_is_still_to_come_and_not_when_the_job_was_to
     store.leases.snooze(claim_one(store).lease, tonight)
     scheduled = [enqueue(run_at=tonight) for _ in range(2)]
     ran = enqueue(run_at=clock.now)
-    end(store, claim_one(store).lease, FAILED)
-    store.job_control.cancel(ids(tried, snoozed, *scheduled), actor="ann")
+    end_job(store, claim_one(store).lease, FAILED)
+    store.job_control.cancel(jobs_with_ids(tried, snoozed, *scheduled), actor="ann")
 
-    store.job_control.retry(ids(tried, snoozed, scheduled[0], ran), actor="ann")
+    store.job_control.retry(jobs_with_ids(tried, snoozed, scheduled[0], ran), actor="ann")
     by_hand(f"UPDATE worker_job_queue SET status = 'pending' WHERE id = {scheduled[1]}")
 
     assert [store.job_queries.get(job_id).run_at for job_id in (tried, snoozed, ran)] == [None] * 3
-    assert [(store.job_queries.get(job_id).run_at, codes(store, job_id)) for job_id in scheduled] == [
+    assert [(store.job_queries.get(job_id).run_at, gate_codes(store, job_id)) for job_id in scheduled] == [
         (as_text(tonight), ["NOT_YET"])
     ] * 2
 
@@ -136,19 +136,19 @@ def test_a_retry_keeps_a_start_that_is_still_to_come_and_not_when_the_job_was_to
 def test_a_job_that_has_not_ended_is_not_retried(store: Store, enqueue: Enqueue) -> None:
     running, pending = enqueue(), enqueue()
     claim_one(store)
-    before = everything(store)
+    before = all_jobs(store)
 
-    changed = store.job_control.retry(ids(running, pending), actor="ann")
+    changed = store.job_control.retry(jobs_with_ids(running, pending), actor="ann")
 
     assert list(changed.job_ids) == []
-    assert everything(store) == before
+    assert all_jobs(store) == before
 
 
 def test_a_retry_is_refused_while_another_job_with_the_unique_key_is_live(store: Store, enqueue: Enqueue) -> None:
     first = _ended(store, enqueue, FAILED, unique_key="u")
     live = enqueue(unique_key="u")
 
-    changed = store.job_control.retry(ids(first), actor="ann")
+    changed = store.job_control.retry(jobs_with_ids(first), actor="ann")
 
     assert status_of(store, first) is FAILED
     assert list(changed.job_ids) == []
@@ -174,12 +174,12 @@ def test_delete_removes_what_is_not_running(store: Store, enqueue: Enqueue) -> N
     claim_one(store)
     pending = enqueue()
 
-    changed = store.job_control.delete(ids(done, running, pending), actor="ann")
+    changed = store.job_control.delete(jobs_with_ids(done, running, pending), actor="ann")
 
     assert sorted(changed.job_ids) == [done, pending]
     assert list(changed.refused) == [running]
     assert "running" in changed.refused[running]
-    assert set(everything(store)) == {running}
+    assert set(all_jobs(store)) == {running}
     with pytest.raises(JobNotFound):
         store.job_queries.get(pending)
 
@@ -193,7 +193,7 @@ def test_a_new_priority_reaches_pending_jobs_and_later_follow_ups(store: Store, 
     lease = claim_one(store).lease
     first, second = enqueue(), enqueue()
 
-    changed = store.job_control.priority(ids(ended, running, second), 2, actor="ann")
+    changed = store.job_control.priority(jobs_with_ids(ended, running, second), 2, actor="ann")
     store.leases.complete(lease, None, [NewJob("assemble")])
 
     assert (list(changed.job_ids), list(changed.asked)) == ([running, second], [])
@@ -207,7 +207,7 @@ def test_an_impossible_priority_is_refused_and_changes_nothing(store: Store, enq
     job_id = enqueue()
 
     with pytest.raises(RuleBroken, match="priority is 1"):
-        store.job_control.priority(ids(job_id), priority, actor="ann")
+        store.job_control.priority(jobs_with_ids(job_id), priority, actor="ann")
 
     assert (store.job_queries.get(job_id).priority, list(store.history.actions())) == (5, [])
 
@@ -218,10 +218,10 @@ def test_an_impossible_priority_is_refused_and_changes_nothing(store: Store, enq
 def test_each_bulk_change_is_one_action_with_its_actor(store: Store, enqueue: Enqueue, clock: MovableClock) -> None:
     first, second = enqueue(), enqueue()
 
-    store.job_control.priority(ids(first, second), 3, actor="ann")
-    store.job_control.cancel(ids(first), actor="bob")
-    store.job_control.retry(ids(first), actor="cid")
-    store.job_control.delete(ids(second), actor="dan")
+    store.job_control.priority(jobs_with_ids(first, second), 3, actor="ann")
+    store.job_control.cancel(jobs_with_ids(first), actor="bob")
+    store.job_control.retry(jobs_with_ids(first), actor="cid")
+    store.job_control.delete(jobs_with_ids(second), actor="dan")
 
     assert [
         (action.verb, action.actor, action.jobs, action.at, action.undone_at) for action in store.history.actions()
@@ -261,7 +261,7 @@ def _in_state(store: Store, enqueue: Enqueue, status: Status) -> int:
     if status is PENDING:
         store.leases.release(lease)
     else:
-        end(store, lease, status)
+        end_job(store, lease, status)
     return job_id
 
 
@@ -272,7 +272,7 @@ def test_undo_does_the_opposite_and_keeps_all_else_of_the_job(
     job_id = _in_state(store, enqueue, status)
     before = store.job_queries.get(job_id)
     kept = (store.history.attempts(job_id), store.history.logs(job_id), store.job_queries.waits_for(job_id))
-    changed = change(store, verb, ids(job_id))
+    changed = change(store, verb, jobs_with_ids(job_id))
     assert list(changed.job_ids) == [job_id]
     clock.advance(1)
 
@@ -291,13 +291,13 @@ def test_undo_does_the_opposite_and_keeps_all_else_of_the_job(
 def test_a_delete_removes_all_rows_for_good(store: Store, enqueue: Enqueue, by_hand: ByHand, how: Status) -> None:
     job_id = _in_state(store, enqueue, how)
 
-    changed = store.job_control.delete(ids(job_id), actor="ann")
+    changed = store.job_control.delete(jobs_with_ids(job_id), actor="ann")
 
     for table in ("worker_job_attempt", "worker_job_event", "worker_job_log", "worker_job_dependency"):
         assert by_hand(f"SELECT * FROM {table} WHERE job_id = {job_id}") == [], table
     with pytest.raises(Refused):
         undo(store, changed.action_id)
-    assert job_id not in everything(store)
+    assert job_id not in all_jobs(store)
     assert store.history.actions()[0].undone_at is None
     assert by_hand(f"SELECT item_id, left_as FROM worker_action_item WHERE action_id = {changed.action_id}") == [
         {"item_id": job_id, "left_as": "ocr_pages"}
@@ -306,9 +306,9 @@ def test_a_delete_removes_all_rows_for_good(store: Store, enqueue: Enqueue, by_h
 
 def test_actions_are_kept_for_a_week(store: Store, enqueue: Enqueue, clock: MovableClock, by_hand: ByHand) -> None:
     old, young = enqueue(), enqueue()
-    changed = store.job_control.priority(ids(old), 3, actor="ann")
+    changed = store.job_control.priority(jobs_with_ids(old), 3, actor="ann")
     clock.advance(8 * 86_400)
-    store.job_control.priority(ids(young), 3, actor="ann")
+    store.job_control.priority(jobs_with_ids(young), 3, actor="ann")
 
     store.pruning.prune(Selector())
 
@@ -321,7 +321,7 @@ def test_actions_are_kept_for_a_week(store: Store, enqueue: Enqueue, clock: Mova
 def test_p7_undo_of_a_cancel_runs_the_job_again_only_after_it_has_ended(store: Store, enqueue: Enqueue) -> None:
     job_id = enqueue()
     lease = claim_one(store).lease
-    changed = store.job_control.cancel(ids(job_id), actor="ann")
+    changed = store.job_control.cancel(jobs_with_ids(job_id), actor="ann")
 
     early = undo(store, changed.action_id)
 
@@ -335,9 +335,9 @@ def test_p7_undo_of_a_cancel_runs_the_job_again_only_after_it_has_ended(store: S
 
 def test_actions_are_undone_one_after_the_other(store: Store, enqueue: Enqueue) -> None:
     job_id = enqueue(priority=5)
-    actions = [store.job_control.priority(ids(job_id), level, actor="ann").action_id for level in (3, 1)]
-    actions += [store.job_control.cancel(ids(job_id), actor="ann").action_id]
-    actions += [store.job_control.retry(ids(job_id), actor="ann").action_id]
+    actions = [store.job_control.priority(jobs_with_ids(job_id), level, actor="ann").action_id for level in (3, 1)]
+    actions += [store.job_control.cancel(jobs_with_ids(job_id), actor="ann").action_id]
+    actions += [store.job_control.retry(jobs_with_ids(job_id), actor="ann").action_id]
 
     found = []
     for action_id in reversed(actions):
@@ -350,7 +350,7 @@ def test_actions_are_undone_one_after_the_other(store: Store, enqueue: Enqueue) 
 
 def test_an_undone_or_unknown_action_cannot_be_undone(store: Store, enqueue: Enqueue) -> None:
     job_id = enqueue()
-    changed = store.job_control.priority(ids(job_id), 3, actor="ann")
+    changed = store.job_control.priority(jobs_with_ids(job_id), 3, actor="ann")
     undo(store, changed.action_id)
 
     for action_id in (changed.action_id, 12345):
@@ -364,14 +364,14 @@ def test_undo_of_a_cancel_brings_back_the_hold_of_the_row(store: Store, enqueue:
     first = enqueue(concurrency_key="k")
     claim_one(store)
     held = [enqueue(run_at=clock.after(60)), enqueue(after=(first,)), enqueue(concurrency_key="k")]
-    gates = [codes(store, job_id) for job_id in held]
+    gates = [gate_codes(store, job_id) for job_id in held]
     before = [store.job_queries.get(job_id) for job_id in held]
-    changed = store.job_control.cancel(ids(*held), actor="ann")
+    changed = store.job_control.cancel(jobs_with_ids(*held), actor="ann")
 
     undo(store, changed.action_id)
 
     assert [store.job_queries.get(job_id) for job_id in held] == before
-    assert [codes(store, job_id) for job_id in held] == gates == [["NOT_YET"], ["WAITS_FOR"], ["KEY_BUSY"]]
+    assert [gate_codes(store, job_id) for job_id in held] == gates == [["NOT_YET"], ["WAITS_FOR"], ["KEY_BUSY"]]
 
 
 # ── pause ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -410,12 +410,12 @@ def test_a_running_job_continues_during_a_pause(store: Store, enqueue: Enqueue) 
 def test_a_pause_with_an_end_ends_by_itself(store: Store, enqueue: Enqueue, clock: MovableClock) -> None:
     job_id = enqueue()
     store.job_control.pause("all", until=clock.after(60))
-    assert codes(store, job_id) == ["PAUSED"]
+    assert gate_codes(store, job_id) == ["PAUSED"]
     assert store.leases.next_deadline() == clock.after(60)
 
     clock.advance(60)
 
-    assert codes(store, job_id) == []
+    assert gate_codes(store, job_id) == []
     assert list(store.job_queries.pauses()) == []
     assert store.leases.next_deadline() is None
     assert claimed_ids(store) == [job_id]
@@ -467,7 +467,7 @@ def test_p4_prune_deletes_ended_jobs_with_all_their_rows(store: Store, enqueue: 
         job_id = enqueue(priority=1)
         lease = claim_one(store).lease
         store.leases.report([Report(lease, 10, "x", ["a line"])])
-        end(store, lease, how)
+        end_job(store, lease, how)
         ended.append(job_id)
     running = enqueue(priority=1)
     claim_one(store)
@@ -476,7 +476,7 @@ def test_p4_prune_deletes_ended_jobs_with_all_their_rows(store: Store, enqueue: 
     removed = store.pruning.prune(Selector())
 
     assert removed == 3
-    assert set(everything(store)) == {running, pending}
+    assert set(all_jobs(store)) == {running, pending}
     for table in ("worker_job_attempt", "worker_job_event", "worker_job_log"):
         assert by_hand(f"SELECT job_id FROM {table} WHERE job_id IN ({', '.join(map(str, ended))})") == [], table
     assert store.pruning.prune(Selector()) == 0
@@ -498,5 +498,5 @@ def test_prune_deletes_only_selected_jobs(store: Store, enqueue: Enqueue, clock:
     young = _ended(store, enqueue, COMPLETED)
 
     assert store.pruning.prune(Selector(older_than=cut, statuses=(COMPLETED,))) == 1
-    assert set(everything(store)) == {old_failed, young}
-    assert old not in everything(store)
+    assert set(all_jobs(store)) == {old_failed, young}
+    assert old not in all_jobs(store)

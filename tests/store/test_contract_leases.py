@@ -14,12 +14,12 @@ from tests.store.kit import (
     ByHand,
     Enqueue,
     MovableClock,
+    all_jobs,
     claim_one,
     claimed_ids,
-    codes,
-    end,
-    everything,
-    ids,
+    end_job,
+    gate_codes,
+    jobs_with_ids,
     new_worker,
     requeue,
     status_of,
@@ -66,9 +66,9 @@ def test_p1_each_end_closes_the_attempt(store: Store, enqueue: Enqueue) -> None:
     store.leases.requeue("w1")
     store.workers.register(new_worker())
     store.leases.fail(claim_one(store).lease, BROKEN, retry_at=None)
-    store.job_control.retry(ids(job_id), actor="ann")
-    end(store, claim_one(store).lease, Status.CANCELLED)
-    store.job_control.retry(ids(job_id), actor="ann")
+    store.job_control.retry(jobs_with_ids(job_id), actor="ann")
+    end_job(store, claim_one(store).lease, Status.CANCELLED)
+    store.job_control.retry(jobs_with_ids(job_id), actor="ann")
     store.leases.complete(claim_one(store).lease)
 
     wanted = ["released", "snoozed", "retry", "requeued", "failed", "cancelled", "completed"]
@@ -99,21 +99,6 @@ def test_an_attempt_records_its_process_usage_and_error(store: Store, enqueue: E
     assert (attempt.pid, attempt.pid_started, attempt.sandbox) == (4711, 123456, "landlock 6")
 
 
-def test_every_change_of_status_is_an_event(store: Store, enqueue: Enqueue) -> None:
-    job_id = enqueue()
-    store.leases.release(claim_one(store).lease)
-    store.leases.complete(claim_one(store).lease)
-
-    moves = [(event.fence, event.from_status, event.to_status) for event in store.history.events(job_id)]
-
-    assert moves == [
-        (1, "pending", "running"),
-        (1, "running", "pending"),
-        (2, "pending", "running"),
-        (2, "running", "completed"),
-    ]
-
-
 # ── P2: where the fence has moved on, or the row has ended, nothing is written ──────────────────────────────────────
 
 Loss = Callable[[Store, Lease], object]
@@ -122,7 +107,7 @@ Loss = Callable[[Store, Lease], object]
 def _ended_and(then: Callable[[Store, Selector], object]) -> Loss:
     def lose(store: Store, lease: Lease) -> None:
         store.leases.complete(lease)
-        assert then(store, ids(lease.job_id))
+        assert then(store, jobs_with_ids(lease.job_id))
 
     return lose
 
@@ -235,7 +220,7 @@ def test_p2_complete_many_completes_the_live_ones_and_names_the_lost(store: Stor
 
     assert lost == [old]
     assert [store.job_queries.get(job_id).result for job_id in (first, second, third)] == ['"1"', '"2"', '"1"']
-    followers = [job for job in everything(store).values() if job.job_type == "assemble"]
+    followers = [job for job in all_jobs(store).values() if job.job_type == "assemble"]
     assert {(job.account, job.parent_id) for job in followers} == {(str(lease), lease.job_id) for lease in (a, new, c)}
     assert len(followers) == 3
 
@@ -246,7 +231,7 @@ def test_p5_the_same_completion_twice_in_one_batch_lands_once(store: Store, enqu
 
     store.leases.complete_many([done, done])
 
-    assert [job.job_type for job in everything(store).values()].count("assemble") == 1
+    assert [job.job_type for job in all_jobs(store).values()].count("assemble") == 1
 
 
 @pytest.mark.parametrize("percent", [float("nan"), float("inf"), float("-inf"), 1e300])
@@ -268,7 +253,7 @@ def test_p5_follow_ups_land_with_the_completion(store: Store, enqueue: Enqueue) 
 
     store.leases.complete(claim_one(store).lease, '{"pages":3}', [NewJob("assemble"), NewJob("download", priority=2)])
 
-    parent, *children = sorted(everything(store).values(), key=lambda job: job.id)
+    parent, *children = sorted(all_jobs(store).values(), key=lambda job: job.id)
     assert (parent.status, parent.result, parent.progress_percent) == (Status.COMPLETED, '{"pages":3}', 100)
     assert [(job.job_type, job.priority, job.parent_id) for job in children] == [
         ("assemble", 5, job_id),
@@ -306,7 +291,7 @@ def test_p5_a_follow_up_whose_unique_key_is_live_is_that_live_job(store: Store, 
     store.leases.complete(claim_one(store).lease, None, [NewJob("assemble", unique_key="doc-1")])
 
     assert status_of(store, job_id) is Status.COMPLETED
-    assert set(everything(store)) == {job_id, live}
+    assert set(all_jobs(store)) == {job_id, live}
 
 
 def test_p5_a_follow_up_may_have_the_unique_key_of_the_job_that_ends(store: Store, enqueue: Enqueue) -> None:
@@ -315,7 +300,7 @@ def test_p5_a_follow_up_may_have_the_unique_key_of_the_job_that_ends(store: Stor
     store.leases.complete(claim_one(store).lease, None, [NewJob("ocr_pages", unique_key="crawl")])
 
     assert status_of(store, job_id) is Status.COMPLETED
-    assert len(everything(store)) == 2
+    assert len(all_jobs(store)) == 2
 
 
 # ── P6: attempts, crashes and requeues are each capped; a release is not counted ────────────────────────────────────
@@ -328,10 +313,10 @@ def test_p6_a_job_fails_for_good_after_max_retries(store: Store, enqueue: Enqueu
         store.leases.fail(claim_one(store).lease, BROKEN, retry_at=clock.after(10))
         job = store.job_queries.get(job_id)
         assert (job.status, job.retry_count) == (Status.PENDING, number)
-        assert codes(store, job_id) == ["BACKOFF"]
+        assert gate_codes(store, job_id) == ["BACKOFF"]
         assert claimed_ids(store) == []
         clock.advance(10)
-        assert codes(store, job_id) == []
+        assert gate_codes(store, job_id) == []
     store.leases.fail(claim_one(store).lease, BROKEN, retry_at=clock.after(10))
 
     job = store.job_queries.get(job_id)
@@ -346,7 +331,7 @@ def test_p6_a_release_and_a_snooze_cost_no_retry(store: Store, enqueue: Enqueue,
     for _ in range(10):
         store.leases.release(claim_one(store).lease)
         store.leases.snooze(claim_one(store).lease, clock.after(60))
-        assert codes(store, job_id) == ["NOT_YET"]
+        assert gate_codes(store, job_id) == ["NOT_YET"]
         assert claimed_ids(store) == []
         clock.advance(60)
         store.leases.beat("w1", [])
@@ -442,7 +427,7 @@ def test_p7_after_a_request_to_cancel_only_the_confirmation_is_written(
 ) -> None:
     job_id = enqueue()
     lease = claim_one(store).lease
-    changed = store.job_control.cancel(ids(job_id), actor="ann")
+    changed = store.job_control.cancel(jobs_with_ids(job_id), actor="ann")
     before = by_hand.dump()
 
     late: list[Callable[[], None]] = [
@@ -469,7 +454,7 @@ def test_p7_after_a_request_to_cancel_only_the_confirmation_is_written(
 def test_p7_a_beat_returns_the_leases_to_cancel(store: Store, enqueue: Enqueue) -> None:
     first, _ = enqueue(), enqueue()
     a, b = (job.lease for job in store.leases.claim("w1", 2))
-    store.job_control.cancel(ids(first), actor="ann")
+    store.job_control.cancel(jobs_with_ids(first), actor="ann")
 
     beat = store.leases.beat("w1", [a, b])
 
@@ -479,7 +464,7 @@ def test_p7_a_beat_returns_the_leases_to_cancel(store: Store, enqueue: Enqueue) 
 def test_p7_a_job_asked_to_stop_whose_worker_dies_ends_cancelled(store: Store, enqueue: Enqueue) -> None:
     job_id = enqueue()
     claim_one(store)
-    store.job_control.cancel(ids(job_id), actor="ann")
+    store.job_control.cancel(jobs_with_ids(job_id), actor="ann")
 
     (job,) = store.leases.requeue("w1")
 
@@ -492,7 +477,7 @@ def test_p7_a_complete_that_committed_first_stands(store: Store, enqueue: Enqueu
     job_id = enqueue()
     store.leases.complete(claim_one(store).lease)
 
-    changed = store.job_control.cancel(ids(job_id), actor="ann")
+    changed = store.job_control.cancel(jobs_with_ids(job_id), actor="ann")
 
     assert status_of(store, job_id) is Status.COMPLETED
     assert list(changed.job_ids) == []
@@ -570,7 +555,7 @@ def test_a_failed_or_cancelled_job_has_no_progress_message(store: Store, enqueue
     lease = claim_one(store).lease
     store.leases.report([Report(lease, 30, "0.3 of 1.0 MB, 0.1 MB/s, 7 s left")])
 
-    end(store, lease, how)
+    end_job(store, lease, how)
 
     job = store.job_queries.get(job_id)
     assert (job.status, job.progress_percent, job.progress_message) == (how, 30, None)
@@ -633,9 +618,9 @@ def test_a_worker_without_a_row_may_neither_beat_nor_claim(store: Store, enqueue
 def test_registering_a_worker_again_replaces_its_handlers(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
     worker(types=["assemble"])
     job_id = enqueue("ocr_pages")
-    assert codes(store, job_id) == ["UNKNOWN_TYPE"]
+    assert gate_codes(store, job_id) == ["UNKNOWN_TYPE"]
 
     worker(types=["ocr_pages"])
 
-    assert codes(store, job_id) == []
-    assert codes(store, enqueue("assemble", priority=1)) == ["UNKNOWN_TYPE"]
+    assert gate_codes(store, job_id) == []
+    assert gate_codes(store, enqueue("assemble", priority=1)) == ["UNKNOWN_TYPE"]

@@ -14,8 +14,8 @@ from tests.store.kit import (
     MovableClock,
     claim_one,
     claimed_ids,
-    codes,
-    ids,
+    gate_codes,
+    jobs_with_ids,
     status_of,
 )
 from worker_service.jobs.job import Job, NewJob, Status
@@ -32,9 +32,9 @@ def test_p8_one_running_job_for_each_concurrency_key(store: Store, enqueue: Enqu
     taken = store.leases.claim("w1", 10)
 
     assert [job.id for job in taken] == [first, other]
-    assert codes(store, second) == ["KEY_BUSY"]
+    assert gate_codes(store, second) == ["KEY_BUSY"]
     store.leases.complete(taken[0].lease)
-    assert codes(store, second) == []
+    assert gate_codes(store, second) == []
     assert claimed_ids(store) == [second]
 
 
@@ -43,25 +43,25 @@ def test_p8_each_end_of_the_running_job_of_a_key_frees_the_next(store: Store, en
     holder, following = enqueue(concurrency_key="k", priority=5), enqueue(concurrency_key="k", priority=9)
     lease = claim_one(store).lease
     assert lease.job_id == holder
-    store.job_control.priority(ids(following), 1, actor="ann")
+    store.job_control.priority(jobs_with_ids(following), 1, actor="ann")
 
     ENDINGS[ending](store, lease)
 
-    assert codes(store, following) == []
+    assert gate_codes(store, following) == []
     assert claimed_ids(store) == [following]
 
 
 def test_p8_a_removed_or_delayed_job_passes_its_turn_on(store: Store, enqueue: Enqueue, by_hand: ByHand) -> None:
     heads = [enqueue(concurrency_key="k") for _ in range(5)]
 
-    store.job_control.cancel(ids(heads[0]), actor="ann")
-    assert codes(store, heads[1]) == []
-    store.job_control.delete(ids(heads[1]), actor="ann")
-    assert codes(store, heads[2]) == []
+    store.job_control.cancel(jobs_with_ids(heads[0]), actor="ann")
+    assert gate_codes(store, heads[1]) == []
+    store.job_control.delete(jobs_with_ids(heads[1]), actor="ann")
+    assert gate_codes(store, heads[2]) == []
     by_hand(f"UPDATE worker_job_queue SET run_at = '2099-01-01' WHERE id = {heads[2]}")
-    assert codes(store, heads[3]) == []
+    assert gate_codes(store, heads[3]) == []
     by_hand(f"DELETE FROM worker_job_queue WHERE id = {heads[3]}")
-    assert codes(store, heads[4]) == []
+    assert gate_codes(store, heads[4]) == []
     assert claimed_ids(store) == [heads[4]]
 
 
@@ -76,10 +76,10 @@ def test_p8_a_due_job_with_a_key_has_its_turn_by_priority(store: Store, enqueue:
 def test_p8_a_key_job_given_a_better_priority_goes_first(store: Store, enqueue: Enqueue) -> None:
     first, second = enqueue(concurrency_key="k"), enqueue(concurrency_key="k")
 
-    store.job_control.priority(ids(second), 1, actor="ann")
+    store.job_control.priority(jobs_with_ids(second), 1, actor="ann")
 
-    assert codes(store, second) == []
-    assert codes(store, first) != []
+    assert gate_codes(store, second) == []
+    assert gate_codes(store, first) != []
     assert claimed_ids(store) == [second]
 
 
@@ -94,8 +94,8 @@ def test_p8_no_more_jobs_of_an_owner_than_the_owners_limit(store: Store, enqueue
 
     assert Counter(job.owner for job in taken) == {"ann": 1, "bob": 2, "": 4}
     assert len(nobody) == 4
-    assert "OWNER_BUSY" in codes(store, ann[1])
-    assert "OWNER_BUSY" in codes(store, bob[2])
+    assert "OWNER_BUSY" in gate_codes(store, ann[1])
+    assert "OWNER_BUSY" in gate_codes(store, bob[2])
     store.leases.complete(next(job for job in taken if job.owner == "ann").lease)
     assert claimed_ids(store, most=20) == [ann[1]]
 
@@ -112,7 +112,7 @@ def test_p8_no_more_jobs_of_a_type_than_the_types_limit(store: Store, enqueue: E
     assert Counter(job.job_type for job in taken) == {"ocr_pages": 2, "assemble": 3}
     assert len(build) == 3
     waiting = next(job_id for job_id in read if status_of(store, job_id) is Status.PENDING)
-    assert "TYPE_FULL" in codes(store, waiting)
+    assert "TYPE_FULL" in gate_codes(store, waiting)
 
 
 def test_p8_no_more_jobs_of_a_class_than_the_classs_limit(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
@@ -125,19 +125,19 @@ def test_p8_no_more_jobs_of_a_class_than_the_classs_limit(store: Store, enqueue:
     taken = [*store.leases.claim("w1", 2), *store.leases.claim("w2", 8), *store.leases.claim("w1", 8)]
 
     assert len(taken) == 3
-    assert codes(store, jobs[-1])
+    assert gate_codes(store, jobs[-1])
     assert claimed_ids(store, "w1", job_class="io") == loads
 
 
 def test_p8_a_limit_of_zero_starts_nothing_until_it_is_removed(store: Store, enqueue: Enqueue) -> None:
     store.workers.set_limits("type", {"ocr_pages": 0})
     job_id = enqueue()
-    assert codes(store, job_id) == ["TYPE_FULL"]
+    assert gate_codes(store, job_id) == ["TYPE_FULL"]
     assert claimed_ids(store) == []
 
     store.workers.set_limits("type", {})
 
-    assert codes(store, job_id) == []
+    assert gate_codes(store, job_id) == []
     assert claimed_ids(store) == [job_id]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.store.kit import claim_one, claimed_ids, codes, ids
+from tests.store.kit import claim_one, claimed_ids, gate_codes, jobs_with_ids
 from worker_service.base.errors import LeaseLost, WorkerUnknown
 from worker_service.jobs.attempts import ChildProcess, Failure, Report
 from worker_service.jobs.job import Lease, NewJob, Status
@@ -45,7 +45,7 @@ def test_p8_node_slots_limit_only_jobs_of_class_node(head: Store) -> None:
 
     assert claimed_ids(head, "h", 10, "cpu") == []
     assert claimed_ids(head, "h", 10, NODE) == jobs[:3]
-    assert codes(head, jobs[3]) == ["SLOTS_FULL"]
+    assert gate_codes(head, jobs[3]) == ["SLOTS_FULL"]
     ingest = enqueue(head, "ingest")
     assert claimed_ids(head, "h", 10, "cpu") == [ingest]
 
@@ -55,9 +55,9 @@ def test_p12_without_a_node_nothing_is_claimed_and_the_gate_is_no_node(head: Sto
     has(head, n1=0)
 
     assert claimed_ids(head, "h", 1, NODE) == []
-    assert codes(head, job) == ["NO_NODE"]
+    assert gate_codes(head, job) == ["NO_NODE"]
     has(head, n1=1)
-    assert codes(head, job) == []
+    assert gate_codes(head, job) == []
     assert claimed_ids(head, "h", 1, NODE) == [job]
 
 
@@ -75,7 +75,7 @@ def test_workers_without_the_type_do_not_hide_the_gates_of_the_others(head: Stor
     assert gate.detail == "worker h has no handler for brew_tea"
     ingests = [enqueue(head, "ingest") for _ in range(3)]
     assert claimed_ids(head, "h", 2, "cpu") == ingests[:2]
-    assert codes(head, ingests[2]) == ["SLOTS_FULL"]
+    assert gate_codes(head, ingests[2]) == ["SLOTS_FULL"]
 
 
 def test_the_rows_of_nodes_follow_the_newest_report_and_a_drain_stays(head: Store) -> None:
@@ -127,7 +127,7 @@ def test_p6_a_lost_node_costs_no_retry_and_is_capped(head: Store) -> None:
 def test_p7_a_job_asked_to_stop_ends_cancelled_when_its_node_is_lost(head: Store) -> None:
     enqueue(head)
     lease = claim_on_node(head)
-    head.job_control.cancel(ids(lease.job_id), actor="ann")
+    head.job_control.cancel(jobs_with_ids(lease.job_id), actor="ann")
 
     assert head.leases.requeue_one(lease, LOST) is Status.CANCELLED
 

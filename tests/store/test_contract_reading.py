@@ -14,10 +14,9 @@ from tests.store.kit import (
     ByHand,
     Enqueue,
     MovableClock,
-    Reopen,
+    all_jobs,
     claim_one,
-    everything,
-    ids,
+    jobs_with_ids,
     new_worker,
     open_at,
 )
@@ -53,7 +52,7 @@ def test_a_page_does_not_shift_when_jobs_arrive_or_go_between(store: Store, enqu
     first = store.job_queries.list(EVERY_JOB, most=10)
 
     enqueue()
-    store.job_control.delete(ids(first[3].id), actor="ann")
+    store.job_control.delete(jobs_with_ids(first[3].id), actor="ann")
     second = store.job_queries.list(EVERY_JOB, most=10, before_id=first[-1].id)
 
     assert [job.id for job in second] == made[9::-1]
@@ -270,9 +269,7 @@ def test_the_change_counter_changes_only_when_another_connection_commits(
     watcher.close()
 
 
-def test_reading_never_writes(
-    store: Store, worker: AddWorker, clock: MovableClock, by_hand: ByHand, reopen: Reopen
-) -> None:
+def test_reading_never_writes(store: Store, worker: AddWorker, clock: MovableClock, by_hand: ByHand) -> None:
     made = _filled(store, worker, clock)
     store.job_control.pause("all", until=clock.after(1))
     store.intake.enqueue(NewJob("ocr_pages", run_at=clock.after(1), after=(made["pending"],)))
@@ -285,7 +282,7 @@ def test_reading_never_writes(
     of_a_job += [store.history.logs, store.job_queries.waits_for]
     for query in queries:
         query()
-    for job_id in everything(store):
+    for job_id in all_jobs(store):
         for query in of_a_job:
             query(job_id)
     store.overview.errors(since="2000")

@@ -10,12 +10,11 @@ from tests.store.kit import (
     ByHand,
     Enqueue,
     MovableClock,
-    Reopen,
     claim_one,
     claimed_ids,
-    codes,
-    end,
-    ids,
+    end_job,
+    gate_codes,
+    jobs_with_ids,
     settle,
     status_of,
 )
@@ -30,7 +29,7 @@ PENDING, COMPLETED, FAILED, CANCELLED = Status.PENDING, Status.COMPLETED, Status
 
 def _run(store: Store, job_id: int, how: Status) -> None:
     job = _take(store, job_id)
-    end(store, job.lease, how)
+    end_job(store, job.lease, how)
 
 
 def _take(store: Store, job_id: int) -> Job:
@@ -49,10 +48,10 @@ def test_a_job_waits_until_all_jobs_it_needs_have_completed(store: Store, enqueu
     assert list(store.job_queries.waits_for(last)) == [(first, "pending"), (second, "pending")]
     assert claimed_ids(store, most=1) == [first]
     store.leases.complete(store.job_queries.get(first).lease)
-    assert codes(store, last) == ["WAITS_FOR"]
+    assert gate_codes(store, last) == ["WAITS_FOR"]
     _run(store, second, COMPLETED)
 
-    assert codes(store, last) == []
+    assert gate_codes(store, last) == []
     assert claimed_ids(store) == [last]
     assert list(store.job_queries.waits_for(last)) == [(first, "completed"), (second, "completed")]
 
@@ -63,7 +62,7 @@ def test_a_job_that_waits_for_a_completed_job_is_ready_at_once(store: Store, enq
 
     after = enqueue(after=(first,))
 
-    assert codes(store, after) == []
+    assert gate_codes(store, after) == []
     assert claimed_ids(store) == [after]
 
 
@@ -75,9 +74,9 @@ FATES: dict[str, Fate] = {
     "cancelled by hand": lambda store, need, by_hand: by_hand(
         f"UPDATE worker_job_queue SET status = 'cancelled' WHERE id = {need}"
     ),
-    "deleted": lambda store, need, by_hand: store.job_control.delete(ids(need), actor="ann"),
+    "deleted": lambda store, need, by_hand: store.job_control.delete(jobs_with_ids(need), actor="ann"),
     "deleted by hand": lambda store, need, by_hand: by_hand(f"DELETE FROM worker_job_queue WHERE id = {need}"),
-    "pruned": lambda store, need, by_hand: store.pruning.prune(ids(need)),
+    "pruned": lambda store, need, by_hand: store.pruning.prune(jobs_with_ids(need)),
 }
 UNMET = ["failed", "cancelled", "cancelled by hand", "deleted", "deleted by hand"]
 
@@ -109,15 +108,15 @@ def test_a_job_fails_when_a_needed_one_cannot_complete(
 def test_after_any_lets_a_job_run_after_any_end(store: Store, enqueue: Enqueue, by_hand: ByHand, fate: str) -> None:
     first = enqueue()
     waiting = enqueue(after=(first,), after_any=True)
-    assert codes(store, waiting) == ["WAITS_FOR"]
+    assert gate_codes(store, waiting) == ["WAITS_FOR"]
 
     FATES[fate](store, first, by_hand)
 
-    assert codes(store, waiting) == []
+    assert gate_codes(store, waiting) == []
     assert claimed_ids(store) == [waiting]
 
 
-def test_a_released_job_does_not_fail_its_dependents(store: Store, enqueue: Enqueue, reopen: Reopen) -> None:
+def test_a_released_job_does_not_fail_its_dependents(store: Store, enqueue: Enqueue) -> None:
     first = enqueue()
     waiting = enqueue(after=(first,))
     lease = claim_one(store).lease
@@ -126,7 +125,7 @@ def test_a_released_job_does_not_fail_its_dependents(store: Store, enqueue: Enqu
     settle(store)
 
     assert status_of(store, waiting) is PENDING
-    assert codes(reopen(), waiting) == ["WAITS_FOR"]
+    assert gate_codes(store, waiting) == ["WAITS_FOR"]
 
 
 @pytest.mark.parametrize("fate", ["deleted", "deleted by hand", "pruned"])
@@ -138,10 +137,10 @@ def test_a_met_need_stays_met_when_its_job_is_removed(
     _run(store, first, COMPLETED)
 
     FATES[fate](store, first, by_hand)
-    assert codes(store, waiting) == ["WAITS_FOR"]
+    assert gate_codes(store, waiting) == ["WAITS_FOR"]
     _run(store, second, COMPLETED)
 
-    assert codes(store, waiting) == []
+    assert gate_codes(store, waiting) == []
     assert claimed_ids(store) == [waiting]
 
 
@@ -155,7 +154,7 @@ def test_a_failed_job_fails_its_whole_chain_and_its_retry_revives_it(store: Stor
     assert [status_of(store, job_id) for job_id in chain] == [FAILED] * 5
     assert {store.job_queries.get(job_id).error_code for job_id in chain[1:]} == {"DEPENDENCY_FAILED"}
 
-    store.job_control.retry(ids(chain[0]), actor="ann")
+    store.job_control.retry(jobs_with_ids(chain[0]), actor="ann")
     settle(store)
     assert [status_of(store, job_id) for job_id in chain] == [PENDING] * 5
     for job_id in chain:
@@ -172,7 +171,7 @@ def test_a_diamond_whose_one_side_failed_is_revived_by_the_retry_of_that_side(st
     _run(store, right, COMPLETED)
     assert status_of(store, bottom) is FAILED
 
-    store.job_control.retry(ids(left), actor="ann")
+    store.job_control.retry(jobs_with_ids(left), actor="ann")
     _run(store, left, COMPLETED)
 
     assert claimed_ids(store) == [bottom]
@@ -184,10 +183,10 @@ def test_a_job_with_two_failed_needs_is_revived_only_when_both_are_wanted_again(
     _run(store, first, FAILED)
     _run(store, second, FAILED)
 
-    store.job_control.retry(ids(first), actor="ann")
+    store.job_control.retry(jobs_with_ids(first), actor="ann")
     settle(store)
     assert status_of(store, last) is FAILED
-    store.job_control.retry(ids(second), actor="ann")
+    store.job_control.retry(jobs_with_ids(second), actor="ann")
     settle(store)
 
     assert status_of(store, last) is PENDING
@@ -202,7 +201,7 @@ def test_a_job_that_failed_by_itself_is_not_revived_by_its_need(store: Store, en
     _run(store, first, COMPLETED)
     _run(store, after, FAILED)
 
-    store.job_control.retry(ids(first), actor="ann")
+    store.job_control.retry(jobs_with_ids(first), actor="ann")
     settle(store)
 
     assert status_of(store, after) is FAILED
@@ -218,7 +217,7 @@ def test_retrying_a_failed_job_and_its_dependent_runs_both(store: Store, enqueue
     store.job_control.retry(Selector(statuses=(FAILED,)), actor="ann")
 
     assert claimed_ids(store) == [first]
-    assert codes(store, after) == ["WAITS_FOR"]
+    assert gate_codes(store, after) == ["WAITS_FOR"]
     store.leases.complete(store.job_queries.get(first).lease)
     assert claimed_ids(store) == [after]
 
@@ -227,11 +226,11 @@ def test_a_waiting_job_can_be_cancelled_and_retried_and_waits_on(store: Store, e
     first = enqueue()
     waiting = enqueue(after=(first,))
 
-    store.job_control.cancel(ids(waiting), actor="ann")
+    store.job_control.cancel(jobs_with_ids(waiting), actor="ann")
     assert status_of(store, waiting) is CANCELLED
-    store.job_control.retry(ids(waiting), actor="ann")
+    store.job_control.retry(jobs_with_ids(waiting), actor="ann")
 
-    assert codes(store, waiting) == ["WAITS_FOR"]
+    assert gate_codes(store, waiting) == ["WAITS_FOR"]
     _run(store, first, COMPLETED)
     assert claimed_ids(store) == [waiting]
 
@@ -250,9 +249,9 @@ def test_time_and_need_both_hold_a_job(store: Store, enqueue: Enqueue, by_hand: 
     waiting = enqueue(after=(first,))
     by_hand(f"UPDATE worker_job_queue SET run_at = '2099-01-01' WHERE id = {waiting}")
 
-    assert codes(store, waiting) == ["NOT_YET", "WAITS_FOR"]
+    assert gate_codes(store, waiting) == ["NOT_YET", "WAITS_FOR"]
     _run(store, first, COMPLETED)
-    assert codes(store, waiting) == ["NOT_YET"]
+    assert gate_codes(store, waiting) == ["NOT_YET"]
     by_hand(f"UPDATE worker_job_queue SET run_at = NULL WHERE id = {waiting}")
     assert claimed_ids(store) == [waiting]
 
@@ -264,10 +263,10 @@ def test_a_revived_job_keeps_its_time(store: Store, enqueue: Enqueue, clock: Mov
     settle(store)
     assert status_of(store, waiting) is FAILED
 
-    store.job_control.retry(ids(first), actor="ann")
+    store.job_control.retry(jobs_with_ids(first), actor="ann")
     _run(store, first, COMPLETED)
 
-    assert codes(store, waiting) == ["NOT_YET"]
+    assert gate_codes(store, waiting) == ["NOT_YET"]
     assert claimed_ids(store) == []
 
 

@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from tests.store.kit import MovableClock, claimed_ids, ids, lay_out, new_worker, open_at
+from tests.store.kit import MovableClock, claimed_ids, jobs_with_ids, lay_out, new_worker, open_at
 from worker_service.jobs.attempts import Failure
 from worker_service.jobs.job import Job, NewJob
 from worker_service.store.claim_order import claim_values, make_ready
@@ -96,16 +96,16 @@ def test_a_claim_takes_whom_a_walk_over_all_lanes_finds(path: Path, seed: int) -
         job_control, name = store.job_control, random.choice(OWNERS[1:])
         match random.choice((0, 1, 1, 2, 2, 4, 5, 6, 7, 3 if seed % 2 else 7)):
             case 0:
-                job_control.cancel(ids(anyone()), actor="x")
+                job_control.cancel(jobs_with_ids(anyone()), actor="x")
                 for job in [job for job in running if store.leases.beat("w1", [job.lease]).to_cancel]:
                     running.remove(job)
                     store.leases.confirm_cancel(job.lease)
             case 1:
-                job_control.priority(ids(anyone()), random.randint(1, 10), actor="x")
+                job_control.priority(jobs_with_ids(anyone()), random.randint(1, 10), actor="x")
             case 2:
                 job_id = anyone()
                 if job_id not in {job.id for job in running}:
-                    job_control.delete(ids(job_id), actor="x")
+                    job_control.delete(jobs_with_ids(job_id), actor="x")
             case 3:
                 job_control.pause("owner", name)
             case 4:

@@ -13,9 +13,9 @@ from tests.store.kit import (
     RefusedByHand,
     claim_one,
     claimed_ids,
-    codes,
-    end,
-    ids,
+    end_job,
+    gate_codes,
+    jobs_with_ids,
     status_of,
     undo,
 )
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("worker_is_there")
 def test_a_retry_revives_one_of_two_dependents_with_one_key(store: Store, enqueue: Enqueue, by_hand: ByHand) -> None:
     need = enqueue()
     first = enqueue(unique_key="u", after=(need,))
-    end(store, claim_one(store).lease, Status.FAILED)
+    end_job(store, claim_one(store).lease, Status.FAILED)
     second = enqueue(unique_key="u", after=(need,))
     assert claimed_ids(store) == []
 
@@ -45,7 +45,7 @@ def test_an_interrupted_undo_can_be_continued(
 ) -> None:
     worker(cpu=2000)
     store.intake.enqueue_many([NewJob("ocr_pages")] * 600)
-    cancelled = store.job_control.cancel(ids(*range(1, 601)), actor="ann").action_id
+    cancelled = store.job_control.cancel(jobs_with_ids(*range(1, 601)), actor="ann").action_id
     cut = iter([None, OSError("the power went")])
 
     def settle(database: Database) -> None:
@@ -70,8 +70,8 @@ def test_an_interrupted_undo_can_be_continued(
 
 def test_an_id_cannot_be_chosen_by_hand(store: Store, enqueue: Enqueue, by_hand: ByHand) -> None:
     job_id = enqueue()
-    end(store, claim_one(store).lease, Status.COMPLETED)
-    store.job_control.delete(ids(job_id), actor="ann")
+    end_job(store, claim_one(store).lease, Status.COMPLETED)
+    store.job_control.delete(jobs_with_ids(job_id), actor="ann")
 
     for chosen in (job_id, 9223372036854775807, -5):
         with pytest.raises(RefusedByHand, match="leave it out"):
@@ -86,10 +86,10 @@ def test_a_job_that_no_worker_can_run_does_not_block_other_jobs_of_its_key(store
     store.job_control.pause("type", "assemble")
     good = enqueue("ocr_pages", concurrency_key="k", priority=9)
 
-    assert codes(store, good) == []
+    assert gate_codes(store, good) == []
     assert claimed_ids(store) == [good]
-    assert codes(store, stuck)[0] == "KEY_BUSY"
-    assert "KEY_BUSY" in codes(store, paused)
+    assert gate_codes(store, stuck)[0] == "KEY_BUSY"
+    assert "KEY_BUSY" in gate_codes(store, paused)
 
 
 def test_a_claim_of_many_takes_one_job_of_each_key(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
@@ -138,11 +138,11 @@ def test_an_open_attempt_cannot_be_deleted_by_hand(store: Store, enqueue: Enqueu
 def test_cancelling_a_job_after_it_completed_once_fails_no_dependent(store: Store, enqueue: Enqueue) -> None:
     need = enqueue()
     dependent = enqueue(after=(need,))
-    end(store, claim_one(store).lease, Status.COMPLETED)
+    end_job(store, claim_one(store).lease, Status.COMPLETED)
     store.leases.fail(claim_one(store).lease, BROKEN, retry_at=FAR_FUTURE)
 
-    store.job_control.retry(ids(need), actor="ann")
-    store.job_control.cancel(ids(need), actor="ann")
+    store.job_control.retry(jobs_with_ids(need), actor="ann")
+    store.job_control.cancel(jobs_with_ids(need), actor="ann")
 
     assert status_of(store, dependent) is Status.PENDING
 
@@ -151,7 +151,7 @@ def test_many_dependents_are_freed_in_several_steps(store: Store, enqueue: Enque
     worker(cpu=5000)
     need = enqueue()
     store.intake.enqueue_many([NewJob("ocr_pages", after=(need,))] * 2500)
-    end(store, claim_one(store).lease, Status.COMPLETED)
+    end_job(store, claim_one(store).lease, Status.COMPLETED)
 
     assert store.leases.next_deadline() is not None, "the daemon has to know that there is more to free"
     claimed: list[int] = []

@@ -8,12 +8,12 @@ from tests.store.kit import (
     ByHand,
     RefusedByHand,
     claim,
+    document_state,
     findings_after,
     new_worker,
     request_document,
     save,
     start_reading,
-    state,
     work_as,
 )
 from worker_service.jobs.attempts import Checkpoint, Completion, Failure
@@ -95,15 +95,15 @@ def commit_from_the_store(store: Store) -> None:
 
 def test_the_next_commit_applies_a_cancel_and_a_retry_by_hand_to_the_document(store: Store, by_hand: ByHand) -> None:
     by_hand("UPDATE worker_job_queue SET status = 'cancelled' WHERE id = 2")
-    assert state(by_hand, 2) == ("indexing", 1, None, None)
+    assert document_state(by_hand, 2) == ("indexing", 1, None, None)
     store.leases.requeue("w1")
-    assert state(by_hand, 2) == ("failed", 1, None, "CANCELLED")
+    assert document_state(by_hand, 2) == ("failed", 1, None, "CANCELLED")
 
     by_hand("UPDATE worker_job_queue SET status = 'pending' WHERE id = 2")
     assert store.integrity.audit() == []
     commit_from_the_store(store)
 
-    assert state(by_hand, 2) == ("indexing", 1, None, None)
+    assert document_state(by_hand, 2) == ("indexing", 1, None, None)
     assert store.integrity.audit() == []
 
 
@@ -123,7 +123,7 @@ def test_the_next_commit_fails_a_document_whose_pending_job_was_cancelled_or_del
     assert store.integrity.audit() == []
     commit_from_the_store(store)
 
-    assert state(by_hand, 3) == ("failed", 1, None, code)
+    assert document_state(by_hand, 3) == ("failed", 1, None, code)
 
 
 def test_p11_a_job_of_an_older_generation_cannot_be_retried_by_hand(store: Store, by_hand: ByHand) -> None:

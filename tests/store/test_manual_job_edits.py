@@ -13,11 +13,11 @@ from tests.store.kit import (
     Enqueue,
     MovableClock,
     RefusedByHand,
+    all_jobs,
     claim_one,
     claimed_ids,
-    codes,
-    end,
-    everything,
+    end_job,
+    gate_codes,
     status_of,
 )
 from worker_service.base.errors import CancelRequested
@@ -139,7 +139,7 @@ def test_a_bad_row_is_refused_by_name(store: Store, by_hand: ByHand) -> None:
     for (columns, values, sentence), refusal in zip(BAD_ROWS, refusals, strict=True):
         assert sentence in refusal, f"{columns} = {values}"
     assert by_hand.dump() == before
-    assert everything(store) == {}
+    assert all_jobs(store) == {}
 
 
 def test_a_row_without_its_type_or_platform_is_refused(store: Store, by_hand: ByHand) -> None:
@@ -153,7 +153,7 @@ def test_a_row_without_its_type_or_platform_is_refused(store: Store, by_hand: By
 
     for sentence, refusal in zip(refused.values(), refusals, strict=True):
         assert sentence in refusal
-    assert everything(store) == {}
+    assert all_jobs(store) == {}
 
 
 TIMES = {
@@ -194,7 +194,7 @@ def test_a_unique_key_inserted_twice_by_hand_is_refused_or_ignored(store: Store,
     by_hand(f"INSERT OR IGNORE {rows.format('x')}")
     by_hand(f"INSERT {rows.format('y')} ON CONFLICT DO NOTHING")
 
-    assert [job.unique_key for job in everything(store).values()] == ["y", "x", "v", "u"]
+    assert [job.unique_key for job in all_jobs(store).values()] == ["y", "x", "v", "u"]
 
 
 def test_the_documented_statement_adds_a_job_once_a_day(by_hand: ByHand) -> None:
@@ -227,7 +227,7 @@ def test_a_dependency_inserted_by_hand_holds_the_job(store: Store, by_hand: ByHa
 
     by_hand("INSERT INTO worker_job_dependency (job_id, needs_id) VALUES (2, 1)")
 
-    assert codes(store, 2) == ["WAITS_FOR"]
+    assert gate_codes(store, 2) == ["WAITS_FOR"]
     assert claimed_ids(store) == [1]
     by_hand("DELETE FROM worker_job_dependency WHERE job_id = 2")
     assert claimed_ids(store) == [2]
@@ -246,7 +246,7 @@ def test_an_impossible_dependency_is_refused(store: Store, by_hand: ByHand) -> N
 
     assert all("wait" in refusal for refusal in refusals)
     assert by_hand.dump() == before
-    assert codes(store, 1) == []
+    assert gate_codes(store, 1) == []
 
 
 # ── The moves that work ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -283,7 +283,7 @@ def test_a_held_job_can_be_cancelled_and_run_again_by_hand(
     assert (status_of(store, job_id), store.job_queries.get(job_id).held) == (CANCELLED, 0)
     by_hand(f"UPDATE worker_job_queue SET status = 'pending' WHERE id = {job_id}")
 
-    assert codes(store, job_id) == {"run_at": [], "key": ["KEY_BUSY"], "need": ["WAITS_FOR"]}[hold]
+    assert gate_codes(store, job_id) == {"run_at": [], "key": ["KEY_BUSY"], "need": ["WAITS_FOR"]}[hold]
     store.leases.complete(store.job_queries.get(first).lease)
     assert claimed_ids(store) == [job_id]
 
@@ -381,7 +381,7 @@ def _in_state(store: Store, enqueue: Enqueue, status: Status) -> int:
     elif status is RUNNING:
         store.leases.report([Report(lease, 40)])
     else:
-        end(store, lease, status)
+        end_job(store, lease, status)
     return job_id
 
 
@@ -427,11 +427,11 @@ def test_no_conflict_clause_ends_a_running_job(store: Store, enqueue: Enqueue, b
     enqueue(unique_key="u")
     enqueue(unique_key="other")
     lease = store.leases.claim("w1", 1)[0].lease
-    before = everything(store)
+    before = all_jobs(store)
 
     by_hand.try_each([statement])
 
-    assert everything(store) == before
+    assert all_jobs(store) == before
     store.leases.complete(lease)
 
 

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from tests.store.kit import ByHand, MovableClock, claim_one, claimed_ids, everything, new_worker
+from tests.store.kit import ByHand, MovableClock, all_jobs, claim_one, claimed_ids, new_worker
 from worker_service.base.errors import SchemaMismatch, StoreAbsent, StoreUnusable
 from worker_service.jobs.job import Job, NewJob, Status
 from worker_service.store.connection import SCHEMA_VERSION
@@ -150,8 +150,8 @@ def _original_bytes() -> bytes:
 
 
 def test_every_row_of_the_original_table_is_adopted_with_its_id(adopted: Store) -> None:
-    assert sorted(everything(adopted)) == list(range(1, len(ROWS) + 1))
-    assert all(CANONICAL.fullmatch(job.created_at) for job in everything(adopted).values())
+    assert sorted(all_jobs(adopted)) == list(range(1, len(ROWS) + 1))
+    assert all(CANONICAL.fullmatch(job.created_at) for job in all_jobs(adopted).values())
     assert all(check.is_good for check in adopted.integrity.check() if check.name in {"integrity", "consistency"})
 
 
@@ -193,7 +193,7 @@ def test_an_unreadable_row_is_adopted_as_failed_with_its_text(adopted: Store) ->
 
 def test_adopted_jobs_are_claimed_in_their_order_and_complete(adopted: Store) -> None:
     adopted.workers.register(new_worker("w1", types=["scrape_account", "unknown"], cpu=100))
-    pending = [job.id for job in everything(adopted).values() if job.status is PENDING]
+    pending = [job.id for job in all_jobs(adopted).values() if job.status is PENDING]
 
     taken = adopted.leases.claim("w1", 100)
 
@@ -202,7 +202,7 @@ def test_adopted_jobs_are_claimed_in_their_order_and_complete(adopted: Store) ->
     assert adopted.leases.complete_many([]) == []
     for job in taken:
         adopted.leases.complete(job.lease)
-    assert {job.status for job in everything(adopted).values()} == {COMPLETED, FAILED, CANCELLED}
+    assert {job.status for job in all_jobs(adopted).values()} == {COMPLETED, FAILED, CANCELLED}
 
 
 def test_an_original_table_without_its_index_is_adopted(original: ByHand, path: Path, clock: MovableClock) -> None:
@@ -211,7 +211,7 @@ def test_an_original_table_without_its_index_is_adopted(original: ByHand, path: 
     migrate(path)
 
     store = open_store(path, clock=clock)
-    assert len(everything(store)) == len(ROWS)
+    assert len(all_jobs(store)) == len(ROWS)
     store.close()
 
 

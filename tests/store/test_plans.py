@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.store.kit import EVERY_JOB, FAR_FUTURE, MovableClock, ids, new_worker, open_at
+from tests.store.kit import EVERY_JOB, FAR_FUTURE, MovableClock, jobs_with_ids, new_worker, open_at
 from worker_service.jobs.attempts import Completion
 from worker_service.jobs.job import NewJob, Status
 from worker_service.jobs.selector import Selector
@@ -287,7 +287,7 @@ VERBS: dict[str, Prepare] = {
     "get": lambda store, clock: store.job_queries.get(5),
     "list": lambda store, clock: store.job_queries.list(EVERY_JOB, most=20),
     "list running": lambda store, clock: store.job_queries.list(RUNNING),
-    "cancel": lambda store, clock: store.job_control.cancel(ids(39), actor="ann"),
+    "cancel": lambda store, clock: store.job_control.cancel(jobs_with_ids(39), actor="ann"),
     "prune": lambda store, clock: store.pruning.prune(Selector(older_than="2020-01-01 00:00:00.000")),
     "change_counter": lambda store, clock: store.database.change_counter(),
 }  # fmt: skip

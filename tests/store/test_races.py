@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.store.kit import EVERY_JOB, ByHand, everything, new_worker, open_at, reading_job
+from tests.store.kit import EVERY_JOB, ByHand, all_jobs, new_worker, open_at, reading_job
 from worker_service.base.clock import wall_clock
 from worker_service.jobs.documents import Decision
 from worker_service.jobs.job import NewJob, Status
@@ -93,7 +93,7 @@ def test_p1_p3_claimers_take_each_job_once_and_jobs_inserted_by_hand_too(wall_st
         left.get()[1] for _ in range(left.qsize())
     ]
     assert sorted(taken) == list(range(1, 231))
-    assert all(job.fence == 1 and job.status is Status.COMPLETED for job in everything(wall_store).values())
+    assert all(job.fence == 1 and job.status is Status.COMPLETED for job in all_jobs(wall_store).values())
 
 
 def _initialise(store: Store, report: Report, path: Path) -> None:

@@ -10,7 +10,7 @@ from threading import Thread
 import pytest
 
 from tests.kit.system import locked
-from tests.store.kit import EVERY_JOB, ByHand, MovableClock, claim_one, codes, everything, new_worker
+from tests.store.kit import EVERY_JOB, ByHand, MovableClock, all_jobs, claim_one, gate_codes, new_worker
 from worker_service.base.errors import DiskFull, RuleBroken, StoreBusy
 from worker_service.jobs.attempts import Report
 from worker_service.jobs.job import NewJob
@@ -112,7 +112,7 @@ def test_a_backup_is_in_wal_mode_as_well(store: Store, path: Path, tmp_path: Pat
     back_up(path, copy)
 
     restored = open_store(copy)
-    assert everything(restored) == everything(store)
+    assert all_jobs(restored) == all_jobs(store)
     restored.intake.enqueue(NewJob("ocr_pages"))
 
     assert ByHand(copy).value("PRAGMA journal_mode") == "wal"
@@ -170,8 +170,8 @@ def test_p12_explain_works_beside_a_writer(store: Store, path: Path, clock: Mova
     after = store.intake.enqueue(NewJob("ocr_pages")).job_id
 
     with locked(path):
-        assert codes(store, after) == ["AHEAD_IN_QUEUE"]
-        assert codes(store, ready) == []
+        assert gate_codes(store, after) == ["AHEAD_IN_QUEUE"]
+        assert gate_codes(store, ready) == []
 
 
 def test_a_writer_that_cannot_get_the_lock_raises_store_busy(store: Store, path: Path, waits: list[int]) -> None:
@@ -202,13 +202,13 @@ def test_a_program_that_commits_often_is_not_a_lasting_lock_owner(store: Store, 
 
 def test_a_full_disk_is_reported_and_changes_nothing(store: Store) -> None:
     store.intake.enqueue(NewJob("ocr_pages"))
-    before = everything(store)
+    before = all_jobs(store)
     [(pages,)] = store.database.writer.execute("PRAGMA page_count").fetchall()
     store.database.writer.execute(f"PRAGMA max_page_count = {pages}")
 
     with pytest.raises(DiskFull, match="free some space"):
         store.intake.enqueue_many([NewJob("ocr_pages", payload='"' + "x" * 100_000 + '"')] * 20)
 
-    assert everything(store) == before
+    assert all_jobs(store) == before
     store.database.writer.execute("PRAGMA max_page_count = 1000000")
     assert store.intake.enqueue(NewJob("ocr_pages")).job_id == 2

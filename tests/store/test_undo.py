@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.full_length import short
-from tests.store.kit import EVERY_JOB, change, everything
+from tests.store.kit import EVERY_JOB, all_jobs, change
 from tests.store.random_databases import Step, a_world, steps
 from worker_service.base.errors import Refused
 from worker_service.jobs.job import Job, Status
@@ -29,24 +29,24 @@ def test_an_undo_reverses_unchanged_jobs_and_refuses_the_others(
     with a_world() as world:
         world.walk(steps)
         world.settle()
-        before = everything(world.store)
+        before = all_jobs(world.store)
         changed = change(world.store, verb, EVERY_JOB)
         if changed.action_id is None:
-            assert everything(world.store) == before
+            assert all_jobs(world.store) == before
             return
-        left = everything(world.store)
+        left = all_jobs(world.store)
         world.walk([step for step in since[:4] if "undo" not in step])
         world.settle()
-        now = everything(world.store)
+        now = all_jobs(world.store)
 
         if verb == "delete":
             with pytest.raises(Refused):
                 world.store.job_control.undo(changed.action_id, actor="ann")
-            assert everything(world.store) == now
+            assert all_jobs(world.store) == now
             return
         undone = world.store.job_control.undo(changed.action_id, actor="ann")
 
-        after = everything(world.store)
+        after = all_jobs(world.store)
         assert sorted([*undone.job_ids, *undone.refused]) == sorted([*changed.job_ids, *changed.asked])
         for job_id in [*changed.job_ids, *changed.asked]:
             if job_id not in now:

@@ -17,10 +17,10 @@ from tests.store.kit import (
     ByHand,
     Enqueue,
     MovableClock,
+    all_jobs,
     claim_one,
     claimed_ids,
-    codes,
-    everything,
+    gate_codes,
 )
 from tests.store.random_databases import Step, a_world, steps
 from worker_service.base.clock import as_text
@@ -111,7 +111,7 @@ def test_p12_gates_have_a_fixed_order(store: Store, enqueue: Enqueue, worker: Ad
     store.job_control.pause("owner", "ann")
     store.workers.set_worker_state("w1", draining=True, disk_low=True)
 
-    found = codes(store, held)
+    found = gate_codes(store, held)
 
     assert found == [code for code in ORDER if code in found]
     assert set(found) >= {"PAUSED", "NOT_YET", "WAITS_FOR", "OWNER_BUSY", "KEY_BUSY", "TYPE_FULL", "SOURCE_RESTING"}
@@ -205,8 +205,8 @@ def test_p12_a_pending_job_has_no_gate_exactly_when_the_next_claim_could_take_it
         world.walk(steps)
 
         gates = {
-            job.id: codes(world.store, job.id)
-            for job in everything(world.store).values()
+            job.id: gate_codes(world.store, job.id)
+            for job in all_jobs(world.store).values()
             if job.status is Status.PENDING
         }
 
@@ -222,8 +222,8 @@ def test_p12_a_due_job_counts_as_ahead(store: Store, enqueue: Enqueue, worker: A
     due = enqueue(run_at=clock.after(5), priority=1)
     clock.advance(10)
 
-    assert codes(store, due) == []
-    assert codes(store, ready) == ["AHEAD_IN_QUEUE"]
+    assert gate_codes(store, due) == []
+    assert gate_codes(store, ready) == ["AHEAD_IN_QUEUE"]
 
 
 # ── What they tell ──────────────────────────────────────────────────────────────────────────────────────────────────

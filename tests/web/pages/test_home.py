@@ -3,7 +3,7 @@ from __future__ import annotations
 import httpx
 
 from tests.cli.stored_documents import Shelf
-from tests.store.kit import claim, ranges, save
+from tests.store.kit import claim, page_range_jobs, save
 from tests.web.conftest import bearer
 from tests.web.pages.conftest import Make
 from tests.web.pages.html_page import open_page
@@ -44,7 +44,7 @@ def test_progress_has_one_unit_and_no_estimate_before_the_pages_are_counted(
     assert "minutes.pdf Counting pages, no estimate yet" in open_page(site, "/").text
 
     save(session.store, job.lease, "a", "b", "c")
-    counted = Completion(job.lease, follow_ups=ranges((4, 412)), document=DocumentFacts("pdf", 412))
+    counted = Completion(job.lease, follow_ups=page_range_jobs((4, 412)), document=DocumentFacts("pdf", 412))
     session.store.leases.complete_many([counted])
 
     home = open_page(site, "/")
