@@ -15,7 +15,7 @@ from tests.cli.stored_documents import Shelf
 from tests.store.kit import TYPES, ByHand, lay_out, work_as
 from worker_service.base.errors import ConfigError
 from worker_service.jobs.attempts import Checkpoint, Completion
-from worker_service.jobs.documents import CrawlItem, CrawlPage, DocumentFacts, DocumentRequest, NewFile
+from worker_service.jobs.documents import CrawlItem, CrawlPage, DocumentFacts, DocumentRequest, NewFile, PublishedFile
 from worker_service.jobs.job import NewJob
 from worker_service.jobs.names import LinkFacts, Links, links_of
 from worker_service.store.opening import initialise, open_store
@@ -294,7 +294,10 @@ def test_hostile_names_become_safe_and_unique(shelf: Shelf) -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.text(), st.text(), st.text(), st.lists(st.text(), max_size=40))
 def test_any_names_give_safe_links_below_the_owner(owner: str, name: str, key: str, folders: list[str]) -> None:
-    files = [("original", name, "objects/1-1/a"), ("text", "t", "objects/1-1/t"), ("pdf", "p", "objects/1-1/p")]
+    files = [
+        PublishedFile(1, 1, role, file_name, f"objects/1-1/{role}", 1, "", "")
+        for role, file_name in (("original", name), ("text", "t"), ("pdf", "p"))
+    ]
 
     links = links_of(LinkFacts(7, owner, name, key, folders, files))
 

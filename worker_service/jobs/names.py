@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from worker_service.base.path_text import FILE_URL, display_path, path_of
 from worker_service.jobs.digest import digest
+from worker_service.jobs.documents import PublishedFile
 
 _BY_OWNER = "by-owner"
 
@@ -35,8 +36,7 @@ class LinkFacts(Struct, frozen=True):
     name: str
     source_key: str
     folders: Sequence[str]
-    files: Sequence[tuple[str, str, str]]
-    """Role, name and path of each published file."""
+    files: Sequence[PublishedFile]
 
 
 class Links(Struct, frozen=True):
@@ -57,29 +57,27 @@ class Links(Struct, frozen=True):
 
 
 def links_of(facts: LinkFacts) -> Links:
-    originals = [(name, path) for role, name, path in facts.files if role == "original"]
-    original_path, suffix = "", ""
-    if originals:
-        original_name, original_path = originals[0]
-        suffix = PurePosixPath(safe_name(original_name)).suffix
-        file_name = safe_name(facts.name or original_name, [suffix.lower()] if suffix else ())
+    original = next((file for file in facts.files if file.role == "original"), None)
+    suffix = ""
+    if original is not None:
+        suffix = PurePosixPath(safe_name(original.name)).suffix
+        file_name = safe_name(facts.name or original.name, [suffix.lower()] if suffix else ())
         stem = file_name[: len(file_name) - len(suffix)]
     else:
         stem = safe_name(_without_suffix(facts.name) or "document")
     targets: dict[str, str] = {}
     for role, ending in (("original", suffix), *_ENDING_BY_ROLE.items()):
-        for file_role, _, path in facts.files:
+        for file in facts.files:
             # An original that was searchable already is also its own searchable PDF and gets one link.
-            is_linked_as_original = role != "original" and path == original_path
-            if file_role == role and not is_linked_as_original:
-                targets[f".{role}{ending}" if ending in targets else ending] = path
+            is_linked_as_original = role != "original" and original is not None and file.path == original.path
+            if file.role == role and not is_linked_as_original:
+                targets[f".{role}{ending}" if ending in targets else ending] = file.path
     return Links(facts.document_id, _folder_names(facts), stem, tuple(targets.items()))
 
 
 def folder_at_source(source_key: str, crawled: Sequence[str]) -> str:
-    if source_key.startswith(("/", FILE_URL)):
-        return str(PurePosixPath(display_path(path_of(source_key))).parent)
-    return "/".join(filter(None, _folders_of_url(source_key) if "://" in source_key else crawled))
+    root = "/" if _is_local(source_key) else ""
+    return root + "/".join(filter(None, _folders_of_source(source_key, crawled)))
 
 
 def folded(path: str) -> str:
@@ -88,17 +86,21 @@ def folded(path: str) -> str:
 
 
 def _folder_names(facts: LinkFacts) -> tuple[str, ...]:
-    if facts.source_key.startswith(("/", FILE_URL)):
-        parts: Sequence[str] = PurePosixPath(display_path(path_of(facts.source_key))).parts[1:-1]
-    elif "://" in facts.source_key:
-        parts = _folders_of_url(facts.source_key)
-    else:
-        parts = facts.folders
-    folders = [safe_name(part) for part in parts if part]
+    folders = [safe_name(folder) for folder in _folders_of_source(facts.source_key, facts.folders) if folder]
     while len(folders) > _FOLDERS_MOST or sum(len(folder.encode()) + 1 for folder in folders) > _FOLDER_BYTES_MAX:
         # Drop outer folders first; inner ones say more about the document.
         folders.pop(0)
     return (_BY_OWNER, _owner_folder(facts.owner), *folders)
+
+
+def _is_local(source_key: str) -> bool:
+    return source_key.startswith(("/", FILE_URL))
+
+
+def _folders_of_source(source_key: str, crawled: Sequence[str]) -> Sequence[str]:
+    if _is_local(source_key):
+        return PurePosixPath(display_path(path_of(source_key))).parts[1:-1]
+    return _folders_of_url(source_key) if "://" in source_key else crawled
 
 
 def _folders_of_url(url: str) -> Sequence[str]:

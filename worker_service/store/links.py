@@ -20,7 +20,7 @@ class DocumentLinks(StorePart):
     def link_facts(self, document_id: int) -> LinkFacts | None:
         for owner, name, source_key in self._db.read("link_facts", document_id=document_id):
             folders = [folder for (folder,) in self._db.read("crawled_folders", owner=owner, source_key=source_key)]
-            files = [(file.role, file.name, file.path) for file in self._store.attempts.inputs(document_id)]
+            files = self._store.attempts.inputs(document_id)
             return LinkFacts(document_id, owner, name, source_key, folders, files)
         return None
 
