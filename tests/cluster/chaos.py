@@ -182,7 +182,7 @@ class ClusterStorm:
 
     def _kill_daemon(self, pid: int, machine: str) -> None:
         self._daemon.signal(signal.SIGKILL)
-        self._daemon.ends()
+        self._daemon.wait_for_exit()
         self._daemon = self._system.start(config=self._cluster.config)
 
 

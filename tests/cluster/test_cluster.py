@@ -186,7 +186,7 @@ def test_no_process_of_a_killed_daemon_is_left_on_the_nodes(cluster: ClusterSyst
     pid, _ = cluster.runs(job)
 
     daemon.signal(signal.SIGKILL)
-    daemon.ends()
+    daemon.wait_for_exit()
     wait_until(lambda: not is_alive(pid), "its child has ended")
     cluster.start()
     cluster.runs(job, 2)
@@ -204,7 +204,7 @@ def test_a_daemon_that_is_stopped_releases_what_runs_on_nodes(cluster: ClusterSy
         daemon.signal(signal.SIGTERM)
         time.sleep(0.05)
 
-    assert daemon.ends() == 0
+    assert daemon.wait_for_exit() == 0
     assert cluster.system.status(job) is Status.PENDING
     cluster.assert_nothing_is_left()
 
@@ -254,7 +254,7 @@ def test_a_daemon_that_ends_with_the_queue_waits_for_a_first_node(cluster: Clust
 
     daemon = cluster.start("--drain")
 
-    assert daemon.ends() == 0
+    assert daemon.wait_for_exit() == 0
     assert cluster.system.status(job) is Status.COMPLETED
 
 

@@ -96,13 +96,13 @@ class Daemon:
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
-    def stand_still(self, database: Path) -> None:
+    def suspend(self, database: Path) -> None:
         """Suspend the daemon, but not in the middle of a write, where it would keep the write lock."""
         with locked(database):
             self.signal(signal.SIGSTOP)
             wait_until(lambda: _state(self.pid) == "T", "it stands still")
 
-    def ends(self) -> int:
+    def wait_for_exit(self) -> int:
         try:
             return self.process.wait(DEADLINE_SECONDS)
         except subprocess.TimeoutExpired:

@@ -251,7 +251,7 @@ class Storm:
         self._note_pool_ids()
         healthy.wait_for("daemon.started")
         healthy.signal(signal.SIGTERM)
-        code = healthy.ends()
+        code = healthy.wait_for_exit()
         if code != 0:
             self.faults.append(f"the healthy daemon ended with exit code {code}")
 

@@ -49,7 +49,7 @@ def test_each_action_runs_once_wherever_the_daemon_is_killed(
         daemon = system.start()
         wait_for_actions(system, actions_before_kill)
         daemon.signal(signal.SIGKILL)
-        daemon.ends()
+        daemon.wait_for_exit()
 
     system.start()
     wait_for_actions(system, DOCUMENTS)

@@ -116,7 +116,7 @@ class WrongClock:
 
     def end(self) -> int:
         self.process.terminate()
-        return self.daemon.ends()
+        return self.daemon.wait_for_exit()
 
 
 def test_a_step_of_the_wall_clock_costs_no_lease_and_keeps_no_dead_one(system: System) -> None:

@@ -48,7 +48,7 @@ def test_after_kill_9_commands_report_the_dead_worker(system: System) -> None:
     daemon = system.start()
     system.pids_of(job)
     daemon.signal(signal.SIGKILL)
-    daemon.ends()
+    daemon.wait_for_exit()
     [name] = [worker.id for worker in system.store.overview.workers()]
     pending = system.enqueue("sleep")
     # Its children follow it in a moment.

@@ -32,7 +32,7 @@ def test_jobs_run_and_drain_ends_when_nothing_is_left(system: System) -> None:
 
     daemon = system.begin("--drain")
 
-    assert daemon.ends() == 0
+    assert daemon.wait_for_exit() == 0
     assert [json.loads(system.job(job).result or "") for job in jobs] == [{"seen": n} for n in range(5)]
     assert system.store.overview.workers() == []
     assert list((system.database.parent / "workers").iterdir()) == []
@@ -47,7 +47,7 @@ def test_drain_waits_for_jobs_that_are_due_soon(system: System) -> None:
 
     daemon = system.begin("--drain")
 
-    assert daemon.ends() == 0
+    assert daemon.wait_for_exit() == 0
     assert (system.outcomes(retried), system.outcomes(snoozed)) == (["retry", "failed"], ["snoozed"])
     assert (system.status(begins_soon), system.status(begins_later)) == (Status.COMPLETED, Status.PENDING)
     assert [event["pending"] for event in daemon.events("daemon.drained")] == [2]
@@ -70,7 +70,7 @@ def test_a_reload_applies_what_can_change_and_names_what_needs_a_restart(system:
     assert reloaded["need_restart"] == ["queued_patience"]
     assert system.store.overview.limits()["type"] == {"noop": 3}
     daemon.signal(signal.SIGTERM)
-    assert daemon.ends() == 0
+    assert daemon.wait_for_exit() == 0
 
 
 def test_a_daemon_ends_with_its_terminal(system: System) -> None:
@@ -158,7 +158,7 @@ def test_sigterm_releases_jobs_that_exceed_the_grace_period(system: System) -> N
 
     daemon.signal(signal.SIGTERM)
 
-    assert daemon.ends() == 0
+    assert daemon.wait_for_exit() == 0
     found = system.job(job)
     assert (found.status, found.retry_count, found.requeue_count) == (Status.PENDING, 0, 0)
     assert system.outcomes(job) == ["released"]
@@ -175,7 +175,7 @@ def test_sigterm_lets_jobs_finish_within_the_grace_period(system: System) -> Non
     daemon.wait_for("daemon.stopping")
     late = system.enqueue("noop")
 
-    assert daemon.ends() == 0
+    assert daemon.wait_for_exit() == 0
     assert system.status(job) is Status.COMPLETED
     assert system.status(late) is Status.PENDING
 
@@ -189,7 +189,7 @@ def test_a_second_sigterm_stops_at_once(system: System) -> None:
     daemon.wait_for("daemon.stopping")
     daemon.signal(signal.SIGTERM)
 
-    assert daemon.ends() == 0
+    assert daemon.wait_for_exit() == 0
     assert system.outcomes(job) == ["released"]
 
 
@@ -223,5 +223,5 @@ def test_the_watchdog_and_the_status_reach_systemd(system: System) -> None:
 def test_a_daemon_without_a_database_exits_with_69(system: System) -> None:
     daemon = system.begin(database=system.place / "elsewhere" / "none.db")
 
-    assert daemon.ends() == 69
+    assert daemon.wait_for_exit() == 69
     assert not (system.place / "elsewhere").exists()

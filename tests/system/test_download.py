@@ -46,7 +46,7 @@ def test_a_download_resumes_after_two_kills_of_the_daemon(system: System, server
         wait_until(partial(_is_at, keep, begin + (1 << 20) * kills), "what it said is kept")
         lengths.append(begin + (1 << 20) * kills)
         daemon.signal(signal.SIGKILL)
-        daemon.ends()
+        daemon.wait_for_exit()
         assert list((system.workspace / "objects").rglob("*.pdf")) == []
 
     daemon = system.start(drive_endpoint=server.url)

@@ -31,7 +31,7 @@ def test_documents_are_embedded_although_the_daemon_is_killed(tmp_path: Path) ->
         first = system.start(embeddings="bundled")
         wait_until(lambda: system.store.job_queries.list(EMBEDDING, most=1), "a job embeds")
         os.killpg(first.pid, signal.SIGKILL)
-        first.ends()
+        first.wait_for_exit()
         system.start(embeddings="bundled", recovery_interval="1s")
         embedder = Embedder("bundled", passages="1.400.0")
         wait_until(lambda: not system.store.embeddings.is_behind(embedder.name), "all documents have vectors")

@@ -16,7 +16,7 @@ def test_after_kill_9_a_restarted_daemon_requeues_the_jobs_at_once(system: Syste
     pids = [*system.pids_of(jobs[0]), *system.pids_of(jobs[1], 2)]
 
     first.signal(signal.SIGKILL)
-    first.ends()
+    first.wait_for_exit()
     began = time.monotonic()
     second = system.start()
     second.wait_for("job.requeued", 2)
@@ -29,32 +29,6 @@ def test_after_kill_9_a_restarted_daemon_requeues_the_jobs_at_once(system: Syste
     assert [system.job(job).retry_count for job in jobs] == [0, 0]
     assert [system.outcomes(job)[0] for job in jobs] == ["requeued", "requeued"]
     system.assert_sound()
-
-
-def test_jobs_are_requeued_while_handlers_are_still_imported(system: System) -> None:
-    job = system.enqueue("sleep")
-    first = system.start()
-    system.pids_of(job)
-    first.signal(signal.SIGKILL)
-    first.ends()
-    is_enough = system.place / "enough"
-    system.install(
-        "slow_to_import",
-        f"""
-import pathlib, time
-while not pathlib.Path({str(is_enough)!r}).exists():
-    time.sleep(0.01)
-handlers = []
-""",
-    )
-
-    second = system.begin()
-    system.wait_for(job, Status.PENDING)
-    assert second.events("daemon.started") == []
-    is_enough.touch()
-
-    second.wait_for("daemon.started")
-    wait_until(lambda: system.job(job).fence == 2, "it is claimed again")
 
 
 def test_a_killed_fork_server_is_restarted_and_its_jobs_released(system: System) -> None:
@@ -104,7 +78,7 @@ def test_a_daemon_that_was_suspended_too_long_has_lost_its_jobs(system: System) 
     job = system.enqueue("sleep", seconds=600)
     [pid] = system.pids_of(job)
 
-    sleeper.stand_still(system.database)
+    sleeper.suspend(system.database)
     other = system.start(**scaled)
     other.wait_for("worker.rescued")
     wait_until(lambda: system.job(job).fence == 2, "the other has claimed it")
@@ -126,7 +100,7 @@ def test_a_suspended_daemon_continues_jobs_that_were_not_requeued(system: System
     [pid] = system.pids_of(job)
     [stood_still] = system.store.overview.workers()
 
-    daemon.stand_still(system.database)
+    daemon.suspend(system.database)
     silent_since = time.monotonic()
     wait_until(lambda: time.monotonic() - silent_since > 2.2, "it has been silent for longer than `orphan_after`")
     daemon.signal(signal.SIGCONT)
@@ -168,7 +142,7 @@ def test_an_at_most_once_job_that_had_started_does_not_run_again(system: System,
         os.kill(fork_server, signal.SIGKILL)
     else:
         daemon.signal(signal.SIGKILL)
-        daemon.ends()
+        daemon.wait_for_exit()
         system.start()
 
     assert system.wait_for(job, Status.FAILED).error_code == "MAY_HAVE_RUN"
@@ -184,7 +158,7 @@ def test_a_daemon_whose_database_is_deleted_stops_with_its_children(system: Syst
 
     system.database.with_name(f"pagemill.db{suffix}").unlink()
 
-    assert daemon.ends() == 74
+    assert daemon.wait_for_exit() == 74
     [event] = daemon.events("database.replaced")
     assert f"{suffix} was deleted" in str(event["reason"])
     assert not is_running(pid)
@@ -211,10 +185,10 @@ def test_p7_processes_of_a_dead_attempt_are_gone_before_the_next(system: System)
     [fork_server] = first.fork_server_pids()
 
     # All at once: neither of them has a moment to clean up after the other.
-    first.stand_still(system.database)
+    first.suspend(system.database)
     os.kill(fork_server, signal.SIGKILL)
     first.signal(signal.SIGKILL)
-    first.ends()
+    first.wait_for_exit()
     assert is_running(left)
     system.start()
 

@@ -26,7 +26,7 @@ def test_the_newest_lines_of_a_program_and_a_handler_are_kept(system: System) ->
     )
     program, handler = system.enqueue("counts"), system.enqueue("flood", lines=9000)
 
-    assert system.begin("--drain", config=system.place / "pagemill.toml").ends() == 0
+    assert system.begin("--drain", config=system.place / "pagemill.toml").wait_for_exit() == 0
 
     for job in (program, handler):
         assert (system.status(job), numbers(lines(system, job))) == (Status.COMPLETED, [*range(6001, 9001)])

@@ -51,7 +51,7 @@ def test_each_failure_is_notified_once_although_the_daemon_is_killed(
         failing += [one.job_id for one in system.store.intake.enqueue_many(jobs)]
         system.wait_for(failing[-5], Status.FAILED)
         daemon.signal(signal.SIGKILL)
-        daemon.ends()
+        daemon.wait_for_exit()
         daemon = system.start(**options)
 
     wait_until(lambda: len(messages_by_job(server)) == 10, "all failures are told", seconds=60)

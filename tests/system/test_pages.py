@@ -30,7 +30,7 @@ def test_pages_saved_before_a_crash_are_not_read_again(system: System, victim: s
 
     if victim == "daemon":
         daemon.signal(signal.SIGKILL)
-        daemon.ends()
+        daemon.wait_for_exit()
         system.start()
     else:
         for fork_server in daemon.fork_server_pids():

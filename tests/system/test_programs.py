@@ -37,7 +37,7 @@ def test_files_that_a_program_writes_are_published(system: System) -> None:
     config = allow(system, news={"argv": [*spider, ["-a", "topic={payload.topic?}"]]})
     job = system.enqueue("news", topic="climate")
 
-    assert system.begin("--drain", config=config).ends() == 0
+    assert system.begin("--drain", config=config).wait_for_exit() == 0
 
     shown = read(system.run("show", str(job), "--json"))["files"]
     assert [(one["name"], one["size"]) for one in shown] == [("items.json", 50), ("media/logo.png", 3)]

@@ -262,7 +262,7 @@ def _stop_by_force(reader: ReadingSystem, daemon: Daemon, victim: str) -> None:
     [fork_server] = daemon.fork_server_pids()
     if victim == "daemon":
         daemon.signal(signal.SIGKILL)
-        daemon.ends()
+        daemon.wait_for_exit()
         wait_until(lambda: not is_running(fork_server), "the fork server is gone")
     elif victim == "fork-server":
         os.kill(fork_server, signal.SIGKILL)
@@ -539,7 +539,7 @@ def test_a_typed_password_survives_a_kill_and_a_remembered_one_the_reading(
     killed = own_reader.start()
     killed.wait_for("job.claimed")
     killed.signal(signal.SIGKILL)
-    killed.ends()
+    killed.wait_for_exit()
     own_reader.start()
     wait_until(lambda: own_reader.document(file), "it is downloaded")
     document = own_reader.document(file)

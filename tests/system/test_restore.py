@@ -38,7 +38,7 @@ def test_a_daemon_continues_elsewhere_from_a_backup_and_the_workspace(
     system.wait_for(lost, Status.COMPLETED)
     fork_server = daemon.fork_server_pids()
     daemon.signal(signal.SIGKILL)
-    daemon.ends()
+    daemon.wait_for_exit()
     # Which tidies up behind its children.
     wait_until(lambda: not any(map(is_running, fork_server)), "the fork server has ended")
     shutil.copytree(system.workspace, elsewhere.workspace, symlinks=True)

@@ -45,7 +45,7 @@ def test_after_kill_9_jobs_that_were_claimed_ahead_run_once(system: System) -> N
     jobs = many(system, "kept", 300)
     system.wait_for_all(Status.COMPLETED, 60)
     first.signal(signal.SIGKILL)
-    first.ends()
+    first.wait_for_exit()
 
     system.start()
     system.wait_for_all(Status.COMPLETED, len(jobs))
@@ -63,7 +63,7 @@ def test_a_stop_releases_jobs_that_have_not_started(system: System) -> None:
     system.wait_for_all(Status.COMPLETED, 100)
     daemon.signal(signal.SIGTERM)
 
-    assert daemon.ends() == 0
+    assert daemon.wait_for_exit() == 0
     assert system.store.job_queries.count(Selector(statuses=(Status.RUNNING,))) == 0
     assert {system.job(job_id).retry_count for job_id in jobs[-50:]} == {0}
     system.assert_sound()

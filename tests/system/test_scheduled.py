@@ -37,14 +37,14 @@ def test_daemons_start_each_slot_once_despite_a_kill(system: System) -> None:
     system.wait_for_all(Status.COMPLETED, 3)
     for daemon in (first, second):
         daemon.signal(signal.SIGKILL)
-        daemon.ends()
+        daemon.wait_for_exit()
 
     third = system.start(config=system.place / "own.toml")
     # It has ticked: chores run in the loop's first turn, and this one before the workspace's names.
     last = system.enqueue()
     system.wait_for(last, Status.COMPLETED)
     third.signal(signal.SIGTERM)
-    assert third.ends() == 0
+    assert third.wait_for_exit() == 0
 
     slots = system.sqlite3("SELECT count(*), count(DISTINCT slot), count(DISTINCT job_id) FROM schedule_run")
     assert (slots.stdout, last) == ("3|3|3\n", 4)

@@ -112,7 +112,7 @@ def test_a_crawl_and_its_downloads_come_through_a_storm_once_in_effect(system: S
     for number in range(1, kills + 1):
         wait_until(_has_done(system, number * 5), f"{number * 5} downloads")
         daemon.signal(signal.SIGKILL)
-        daemon.ends()
+        daemon.wait_for_exit()
         if number == 1:
             changed = next(item for item in server.store.items.values() if item.name == "15.pdf")
             server.store.write(changed, pdf(9000, 1))

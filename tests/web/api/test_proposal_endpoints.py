@@ -86,7 +86,7 @@ def test_running_jobs_are_listed_by_start_and_a_dead_worker_is_not_healthy(syste
         wait_until(lambda: system.status(first) is Status.CANCELLED, "its processes are gone")
 
         os.kill(daemon.pid, signal.SIGKILL)
-        daemon.ends()
+        daemon.wait_for_exit()
         dead = site.get("/api/scheduler/status").json()
 
     assert alive["worker_healthy"] is True
