@@ -49,17 +49,16 @@ def add_streams(
             document.authenticate(password)
         if not document.is_pdf:
             raise Broken("text can be added to a PDF only")
-        references: list[int] = []
-        for number in range(document.page_count):
-            page = document[number]
-            stream = draw(number + 1, _matrix_to_pdf_space(page))
+        font_xrefs: list[int] = []
+        for number, page in enumerate(document, 1):
+            stream = draw(number, _matrix_to_pdf_space(page))
             if not stream:
                 continue
-            if not references:
-                shared_widths = document.get_new_xref()
-                document.update_object(shared_widths, widths)
-                references = [_add_font(document, font, shared_widths) for font in fonts]
-            _add_below(document, page, stream, references)
+            if not font_xrefs:
+                widths_xref = document.get_new_xref()
+                document.update_object(widths_xref, widths)
+                font_xrefs = [_add_font(document, font, widths_xref) for font in fonts]
+            _add_below(document, page, stream, font_xrefs)
         if document.can_save_incrementally() and not document.is_repaired:
             # An incremental save appends to the file, so it has to be a copy of the original.
             shutil.copyfile(original, target)
@@ -76,7 +75,7 @@ def _matrix_to_pdf_space(page: Any) -> Matrix:
     return tuple(~pymupdf.Matrix(matrix_from_pdf_space(pymupdf._as_pdf_page(page))))
 
 
-def _add_below(document: Any, page: Any, stream: bytes, references: Sequence[int]) -> None:
+def _add_below(document: Any, page: Any, stream: bytes, font_xrefs: Sequence[int]) -> None:
     contents = [_add_stream(document, stream), *page.get_contents()]
     document.xref_set_key(page.xref, "Contents", f"[{' '.join(f'{xref} 0 R' for xref in contents)}]")
     pdf_page = pymupdf._as_pdf_page(page)
@@ -85,15 +84,15 @@ def _add_below(document: Any, page: Any, stream: bytes, references: Sequence[int
         resources = pdf_page.obj().pdf_dict_put_dict(RESOURCES, 1)
     fonts = resources.pdf_dict_get(_FONT)
     if is_missing(fonts):
-        fonts = resources.pdf_dict_put_dict(_FONT, len(references))
+        fonts = resources.pdf_dict_put_dict(_FONT, len(font_xrefs))
     pdf = pymupdf._as_pdf_document(document)
-    for at, xref in enumerate(references):
-        fonts.pdf_dict_puts(f"PmF{at}", mupdf.pdf_new_indirect(pdf, xref, 0))
+    for index, xref in enumerate(font_xrefs):
+        fonts.pdf_dict_puts(f"PmF{index}", mupdf.pdf_new_indirect(pdf, xref, 0))
 
 
-def _add_font(document: Any, font: PdfFont, widths: int) -> int:
-    character_map = _add_stream(document, font.character_map.encode())
-    source = font.dictionary.replace("{maps}", f"{character_map} 0 R").replace("{widths}", f"{widths} 0 R")
+def _add_font(document: Any, font: PdfFont, widths_xref: int) -> int:
+    map_xref = _add_stream(document, font.character_map.encode())
+    source = font.dictionary.replace("{maps}", f"{map_xref} 0 R").replace("{widths}", f"{widths_xref} 0 R")
     xref: int = document.get_new_xref()
     document.update_object(xref, source)
     return xref
@@ -121,7 +120,7 @@ def pdf_of_image(original: Path, target: Path) -> None:
             # Each frame of a TIFF becomes a page. Inserting the file, as below, would embed its first frame only.
             target.write_bytes(document.convert_to_pdf())
             return
-        with pymupdf.open() as made:
-            page = made.new_page(width=document[0].rect.width, height=document[0].rect.height)
+        with pymupdf.open() as pdf:
+            page = pdf.new_page(width=document[0].rect.width, height=document[0].rect.height)
             page.insert_image(page.rect, filename=str(original))
-            made.save(target, deflate=True)
+            pdf.save(target, deflate=True)

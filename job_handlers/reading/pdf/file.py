@@ -18,9 +18,9 @@ from job_handlers.reading.preprocess import Gray
 from job_handlers.reading.text_layer import PageInk
 
 _MAPPED_BYTES_MAX = 1 << 28
-_THUMBNAIL_PIXELS = 320
-_SHOWN_PIXELS_MAX = 12_000_000
-_WORDS_MOST = 20_000
+_THUMBNAIL_PIXELS = 320  # Of the longer side.
+_IMAGE_PIXELS_MAX = 12_000_000  # Of a page that is shown to users.
+_WORDS_MAX = 20_000  # Of a page.
 
 
 class PagedFile:
@@ -70,8 +70,8 @@ class PagedFile:
                     image_area += area
                 elif kind.endswith("-text"):
                     shown_text_area += area
-            invisible = hidden_text_area / (hidden_text_area + shown_text_area) if hidden_text_area else 0.0
-            return PageInk(min(image_area / page_area, 1.0), invisible, is_empty and not hidden_text_area)
+            hidden_share = hidden_text_area / (hidden_text_area + shown_text_area) if hidden_text_area else 0.0
+            return PageInk(min(image_area / page_area, 1.0), hidden_share, is_empty and not hidden_text_area)
 
     def picture(self, number: int) -> tuple[Gray, float]:
         return self.picture_and_damage(number)[:2]
@@ -105,12 +105,12 @@ class PagedFile:
     def image(self, number: int, width: int) -> bytes:
         with self._page(number) as page:
             page_width, page_height = max(page.rect.width, 1.0), max(page.rect.height, 1.0)
-            scale_max = (_SHOWN_PIXELS_MAX / (page_width * page_height)) ** 0.5
+            scale_max = (_IMAGE_PIXELS_MAX / (page_width * page_height)) ** 0.5
             return pixels.encode_image(page, min(width / page_width, scale_max), "WEBP")
 
     def words(self, number: int) -> list[tuple[float, float, float, float, str]]:
         with self._page(number) as page:
-            words = page.get_text("words", flags=FLAGS)[:_WORDS_MOST]
+            words = page.get_text("words", flags=FLAGS)[:_WORDS_MAX]
             turn = page.rotation_matrix
             return [(*round_box(pymupdf.Rect(x0, y0, x1, y1) * turn), text) for x0, y0, x1, y1, text, *_ in words]
 
@@ -127,7 +127,7 @@ class PagedFile:
 
 def _locks_attachments_only(document: Any) -> bool:
     encryption = pymupdf._as_pdf_document(document).pdf_trailer().pdf_dict_gets("Encrypt")
-    # Streams and strings.
+    # The filters for streams and for strings.
     return all(encryption.pdf_dict_gets(key).pdf_to_name() == "Identity" for key in ("StmF", "StrF"))
 
 

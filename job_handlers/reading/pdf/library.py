@@ -64,9 +64,9 @@ def inherited(pdf_page: Any, name: int) -> Any:
     return pdf_page.obj().pdf_dict_get_inheritable(name)
 
 
-def is_missing(found: Any) -> bool:
-    """Return whether MuPDF returned a null object, as it does for a missing key."""
-    return not found.m_internal
+def is_missing(value: Any) -> bool:
+    """Return whether a value is the null object, which MuPDF returns for a missing key."""
+    return not value.m_internal
 
 
 def matrix_from_pdf_space(pdf_page: Any) -> Any:
@@ -77,14 +77,14 @@ def matrix_from_pdf_space(pdf_page: Any) -> Any:
     return matrix
 
 
-def stext_as_json(read: Any) -> bytes:
-    """Return what MuPDF read of a page as JSON, with coordinates in hundredths of a point."""
+def text_page_as_json(text_page: Any) -> bytes:
+    """Return the blocks that MuPDF has read from a page, with coordinates in hundredths of a point."""
     buffer = mupdf.FzBuffer(_JSON_BYTES)
-    out = mupdf.FzOutput(buffer)
-    mupdf.fz_print_stext_page_as_json(out, read, 100.0)
-    out.fz_close_output()
-    written: bytes = buffer.fz_buffer_extract()
-    return written
+    output = mupdf.FzOutput(buffer)
+    mupdf.fz_print_stext_page_as_json(output, text_page, 100.0)
+    output.fz_close_output()
+    json_bytes: bytes = buffer.fz_buffer_extract()
+    return json_bytes
 
 
 def size_of(box: Any) -> tuple[float, float]:

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 from job_handlers.reading.pdf.library import matrix_from_pdf_space, mupdf, pymupdf, round_box
 from worker_service.handlers import STATED_BY_FILE, Block, Role
 
-_SIDE_LEAST = 50.0  # Points. Anything lower or narrower is a sign or an ornament.
-_COVERS_MOST = 0.85  # Share of the page. A larger picture is its background, or a scan.
-_TEXT_MOST = 200  # Characters inside. A picture with more is the background of a text.
+_SIDE_POINTS_MIN = 50.0  # Anything lower or narrower is a sign or an ornament.
+_PAGE_SHARE_MAX = 0.85  # A larger picture is the background of the page, or a scan.
+_CHARACTERS_MAX = 200  # A picture with more text inside is the background of the text.
 _MARGIN = 0.11  # Share of the page's height at its top and bottom, where pictures are logos of headers and footers.
-_TOUCH = 3.0  # Points between the strips into which some programs cut a picture.
+_STRIP_GAP_POINTS_MAX = 3.0  # Between the strips into which some programs cut a picture.
 _IMAGES_MAX = 500
 _TREE_DEPTH_MAX = 20
 
@@ -33,11 +33,11 @@ def with_pictures(
     """
     page_box = mupdf.fz_bound_page(page)
     image_boxes = _image_boxes(page) if images is None else images[:_IMAGES_MAX]
-    shown = [
+    visible_boxes = [
         (max(x0, page_box.x0), max(y0, page_box.y0), min(x1, page_box.x1), min(y1, page_box.y1))
         for x0, y0, x1, y1 in image_boxes
     ]
-    boxes = [box for box in _join_touching(shown) if _is_picture(box, page_box, blocks)]
+    boxes = [box for box in _join_strips(visible_boxes) if _is_picture(box, page_box, blocks)]
     figures = _stated_figures(pdf_page, tree) if tree is not None else []
     # Prefer the boxes that the file states. Figures without boxes get those of the images if there are as many, so that
     # each keeps its alternative text. Otherwise only the images are known, without text.
@@ -59,24 +59,24 @@ def with_pictures(
 
 def _image_boxes(page: Any) -> list[Box]:
     identity = pymupdf.Matrix(1, 1)
-    read = mupdf.FzStextPage(pymupdf.extra.page_get_textpage(page, None, pymupdf.TEXT_PRESERVE_IMAGES, identity))
-    found: list[Box] = []
-    block = read.m_internal.first_block
-    while block and len(found) < _IMAGES_MAX:
+    text_page = mupdf.FzStextPage(pymupdf.extra.page_get_textpage(page, None, pymupdf.TEXT_PRESERVE_IMAGES, identity))
+    boxes: list[Box] = []
+    block = text_page.m_internal.first_block
+    while block and len(boxes) < _IMAGES_MAX:
         if block.type == mupdf.FZ_STEXT_BLOCK_IMAGE:
             box = block.bbox
-            found.append((box.x0, box.y0, box.x1, box.y1))
+            boxes.append((box.x0, box.y0, box.x1, box.y1))
         block = block.next
-    return found
+    return boxes
 
 
-def _join_touching(boxes: Sequence[Box]) -> list[Box]:
+def _join_strips(boxes: Sequence[Box]) -> list[Box]:
     joined: list[Box] = []
     for box in boxes:
         x0, y0, x1, y1 = box
         for at, (left, top, right, bottom) in enumerate(joined):
             gap_across, gap_down = max(x0, left) - min(x1, right), max(y0, top) - min(y1, bottom)
-            if gap_across < _TOUCH and gap_down < _TOUCH:
+            if max(gap_across, gap_down) < _STRIP_GAP_POINTS_MAX:
                 box = min(x0, left), min(y0, top), max(x1, right), max(y1, bottom)
                 del joined[at]
                 break
@@ -85,16 +85,16 @@ def _join_touching(boxes: Sequence[Box]) -> list[Box]:
 
 
 def _is_large(box: Box) -> bool:
-    return min(box[2] - box[0], box[3] - box[1]) >= _SIDE_LEAST
+    return min(box[2] - box[0], box[3] - box[1]) >= _SIDE_POINTS_MIN
 
 
 def _is_picture(box: Box, page_box: Any, blocks: Sequence[Block]) -> bool:
     x0, y0, x1, y1 = box
     page_area = (page_box.x1 - page_box.x0) * (page_box.y1 - page_box.y0)
     characters = sum(block.end - block.begin for block in blocks if _is_inside(block, box))
-    covers = (x1 - x0) * (y1 - y0) / (page_area or 1.0)
+    page_share = (x1 - x0) * (y1 - y0) / (page_area or 1.0)
     is_in_margin = y1 < _MARGIN * page_box.y1 or y0 > (1 - _MARGIN) * page_box.y1
-    return _is_large(box) and covers <= _COVERS_MOST and characters <= _TEXT_MOST and not is_in_margin
+    return _is_large(box) and page_share <= _PAGE_SHARE_MAX and characters <= _CHARACTERS_MAX and not is_in_margin
 
 
 def _is_inside(block: Block, box: Box) -> bool:
@@ -124,9 +124,9 @@ def _stated_figures(pdf_page: Any, tree: Any) -> list[StatedFigure]:
         return []
     figures: list[StatedFigure] = []
     matrix = matrix_from_pdf_space(pdf_page)
-    seen: set[int] = set()
+    visited: set[int] = set()
     for at in range(elements.pdf_array_len()):
-        figure = _figure_around(elements.pdf_array_get(at), seen)
+        figure = _figure_around(elements.pdf_array_get(at), visited)
         if figure is not None:
             alt = " ".join(figure.pdf_dict_gets("Alt").pdf_to_text_string().split())
             figures.append(StatedFigure(alt, _stated_box(figure.pdf_dict_gets("A"), matrix)))
@@ -147,15 +147,12 @@ def _find_in_number_tree(node: Any, number: int, *, depth: int) -> Any:
     return None
 
 
-def _figure_around(element: Any, seen: set[int]) -> Any:
-    """Return the first figure among the element, its parent and its grandparent.
-
-    Add each element looked at to `seen`, and return None on reaching one that an earlier call looked at.
-    """
+def _figure_around(element: Any, visited: set[int]) -> Any:
+    """Return the first figure among the element, its parent and its grandparent, unless it was visited before."""
     for _ in range(3):
-        if (number := element.pdf_to_num()) in seen:
+        if (number := element.pdf_to_num()) in visited:
             return None
-        seen.add(number)
+        visited.add(number)
         if element.pdf_dict_gets("S").pdf_to_name() == "Figure":
             return element
         element = element.pdf_dict_gets("P")

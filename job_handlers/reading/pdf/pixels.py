@@ -17,13 +17,13 @@ from job_handlers.reading.preprocess import Gray
 
 _PIXELS_MAX = 40_000_000  # An A4 page at 300 dpi has 9 million, A0 at 150 dpi 35 million.
 _DPI = 300.0
-_DPI_LEAST = 70.0  # A page so large that it could only be drawn more coarsely is not read.
-_SCAN_DPI_LEAST = 150.0
+_DPI_MIN = 70.0  # A page so large that it could only be drawn more coarsely is not read.
+_SCAN_DPI_MIN = 150.0
 _IMAGE_BYTES_MAX = 400_000_000
-_SCAN_WIDTH_LEAST = 1200  # Pixels. An image with fewer, below 150 dpi, is no scan of a page.
-_SHRUNK_WIDTH_LEAST = 1500
-_DPI_ERROR_MOST = 0.02  # Share by which an unscaled image may miss the wanted resolution.
-_MARGIN_MOST = 1.5  # Pixels of the scan by which it may miss an edge of the page.
+_SCAN_WIDTH_PIXELS_MIN = 1200  # An image with fewer, below 150 dpi, is no scan of a page.
+_OCR_WIDTH_PIXELS_MIN = 1500
+_DPI_ERROR_MAX = 0.02  # Share by which an unscaled image may miss the wanted resolution.
+_EDGE_ERROR_PIXELS_MAX = 1.5  # By which a scan may miss an edge of the page.
 _CONTENT_BYTES_MAX = 400  # The commands that show one image have fifty bytes.
 _ONE_IMAGE = re.compile(rb"\s*(?:q\s+)*(?:(?:[-+.\d]+\s+){6}cm\s+)+/(?P<name>[\w.+-]+)\s+Do(?:\s+Q)*\s*")
 _PLAIN_KEYS = {
@@ -65,41 +65,41 @@ def is_whole_jpeg(path: Path) -> bool:
 
 def without_checksums(warnings: str) -> str:
     # A wrong checksum ("incorrect data check") changes no pixel.
-    return "\n".join(one for one in warnings.splitlines() if "data check" not in one)
+    return "\n".join(warning for warning in warnings.splitlines() if "data check" not in warning)
 
 
 def packing_of(document: Any, page: Any) -> tuple[str, int]:
     """Return the compression, colours and depth of the page's largest image, and its bytes."""
-    found: list[tuple[int, str]] = []
+    sizes_and_packings: list[tuple[int, str]] = []
     for xref, _, _, _, bits, colours, _, _, compression, *_ in page.get_images():
         kind, length = document.xref_get_key(xref, "Length")
         if kind == "int":
-            found.append((int(length), f"{compression} {colours} {bits}"))
-    size, packing = max(found, default=(0, ""))
+            sizes_and_packings.append((int(length), f"{compression} {colours} {bits}"))
+    size, packing = max(sizes_and_packings, default=(0, ""))
     return packing, size
 
 
-def encode_image(page: Any, scale: float, form: str) -> bytes:
+def encode_image(page: Any, scale: float, image_format: str) -> bytes:
     if not page.parent.is_pdf or page.get_images():
         # Raises `PageTooLarge` before a huge image is decoded.
         _scan_resolution(page, page.get_image_info())
     drawn = page.get_pixmap(matrix=pymupdf.Matrix(scale, scale), colorspace=pymupdf.csRGB)
-    made = io.BytesIO()
+    encoded = io.BytesIO()
     # Pillow takes a tenth of PyMuPDF's time.
-    Image.frombytes("RGB", (drawn.width, drawn.height), drawn.samples).save(made, form, quality=80, method=2)
-    return made.getvalue()
+    Image.frombytes("RGB", (drawn.width, drawn.height), drawn.samples).save(encoded, image_format, quality=80, method=2)
+    return encoded.getvalue()
 
 
 def _wanted_dpi(page: Any, images: list[dict[str, Any]]) -> float:
     """Return a scan's own resolution, reduced to `_DPI`; otherwise `_DPI`."""
     width, height = page.rect.width, page.rect.height
     scan_dpi, scan_width = _scan_resolution(page, images)
-    is_fine_scan = scan_dpi >= _SCAN_DPI_LEAST or scan_width >= _SCAN_WIDTH_LEAST
+    is_fine_scan = scan_dpi >= _SCAN_DPI_MIN or scan_width >= _SCAN_WIDTH_PIXELS_MIN
     # A small page is not reduced to fewer pixels than OCR needs.
-    dpi_most = max(_DPI, 72 * _SHRUNK_WIDTH_LEAST / max(width, 1.0))
-    wanted = min(scan_dpi, dpi_most) if is_fine_scan else _DPI
+    dpi_max = max(_DPI, 72 * _OCR_WIDTH_PIXELS_MIN / max(width, 1.0))
+    wanted = min(scan_dpi, dpi_max) if is_fine_scan else _DPI
     affordable: float = (_PIXELS_MAX / (max(width, 1.0) * max(height, 1.0))) ** 0.5 * 72
-    if affordable < min(_DPI_LEAST, wanted):
+    if affordable < min(_DPI_MIN, wanted):
         raise PageTooLarge(f"it is {width / 72:.0f} × {height / 72:.0f} inches")
     return min(wanted, affordable)
 
@@ -142,7 +142,7 @@ def embedded_scan(document: Any, page: Any, images: list[dict[str, Any]], wanted
     scan_dpi = 72 * shown["width"] / right
     # JPEG decodes at a half or a quarter of the size in less time.
     divisor = round(scan_dpi / wanted)
-    if divisor not in (1, 2, 4) or abs(scan_dpi / divisor / wanted - 1) > _DPI_ERROR_MOST:
+    if divisor not in (1, 2, 4) or abs(scan_dpi / divisor / wanted - 1) > _DPI_ERROR_MAX:
         return None
     if not shown["cs-name"].startswith(_PLAIN_COLOURS) or shown["colorspace"] not in _MODES:
         return None
@@ -165,8 +165,8 @@ def _covers_page(shown: dict[str, Any], page: Any) -> bool:
         y * shown["height"] / down,
         (y + down - height) * shown["height"] / down,
     )
-    has_square_pixels: bool = abs(shown["width"] / right * down - shown["height"]) <= _MARGIN_MOST
-    return has_square_pixels and max(map(abs, margins)) <= _MARGIN_MOST
+    has_square_pixels: bool = abs(shown["width"] / right * down - shown["height"]) <= _EDGE_ERROR_PIXELS_MAX
+    return has_square_pixels and max(map(abs, margins)) <= _EDGE_ERROR_PIXELS_MAX
 
 
 def _only_image(document: Any, page: Any) -> int | None:
@@ -176,10 +176,10 @@ def _only_image(document: Any, page: Any) -> int | None:
         return None
     if len(document.xref_stream_raw(streams[0])) > _CONTENT_BYTES_MAX:
         return None
-    found = _ONE_IMAGE.fullmatch(document.xref_stream(streams[0]))
-    if found is None or _has_own_colour_space(document, page):
+    only_image = _ONE_IMAGE.fullmatch(document.xref_stream(streams[0]))
+    if only_image is None or _has_own_colour_space(document, page):
         return None
-    name = found["name"].decode("ascii", "replace")
+    name = only_image["name"].decode("ascii", "replace")
     xrefs = {xref for xref, *_, image_name, _, form in page.get_images(full=True) if image_name == name and form == 0}
     return xrefs.pop() if len(xrefs) == 1 else None
 

@@ -18,34 +18,34 @@ _NEW_PAGE_KEYS = 12  # All that a copied page may get, so that its dictionary do
 def write_slice(document: Any, numbers: Sequence[int], target: Path) -> bool:
     """Return False if the pages might not have the same pixels."""
     source = pymupdf._as_pdf_document(document)
-    made = mupdf.PdfDocument()
+    slice_document = mupdf.PdfDocument()
     # Copies objects that pages share only once.
-    graft_map = made.pdf_new_graft_map()
+    graft_map = slice_document.pdf_new_graft_map()
 
-    def copy_value(into: Any, key: str, value: Any) -> None:
+    def copy_value(target_dictionary: Any, key: str, value: Any) -> None:
         if not is_missing(value):
-            into.pdf_dict_puts(key, graft_map.pdf_graft_mapped_object(value))
+            target_dictionary.pdf_dict_puts(key, graft_map.pdf_graft_mapped_object(value))
 
     for number in numbers:
         page = source.pdf_lookup_page_obj(number - 1)
         if page.pdf_dict_gets("Annots").pdf_array_len():
             return False
-        copy = made.pdf_add_new_dict(_NEW_PAGE_KEYS)
+        copy = slice_document.pdf_add_new_dict(_NEW_PAGE_KEYS)
         copy.pdf_dict_put(_TYPE, mupdf.pdf_new_name("Page"))
         for key in _INHERITED_KEYS:
             copy_value(copy, key, page.pdf_dict_get_inheritable(mupdf.pdf_new_name(key)))
         for key in _OWN_KEYS:
             copy_value(copy, key, page.pdf_dict_gets(key))
-        made.pdf_insert_page(-1, copy)
+        slice_document.pdf_insert_page(-1, copy)
     for key in _CATALOG_KEYS:
-        copy_value(_catalog(made), key, _catalog(source).pdf_dict_gets(key))
+        copy_value(_catalog(slice_document), key, _catalog(source).pdf_dict_gets(key))
     # Reading the pages may have shown that the file is broken. MuPDF could repair the slice in another way.
     if document.is_repaired:
         return False
     options = mupdf.PdfWriteOptions()
     # Keep the ID, so that the same pages make the same file.
     options.dont_regenerate_id = 1
-    mupdf.pdf_save_document(made, str(target), options)
+    mupdf.pdf_save_document(slice_document, str(target), options)
     return True
 
 

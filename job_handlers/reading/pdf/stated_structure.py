@@ -12,13 +12,14 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from job_handlers.reading.pdf.library import Corners, mupdf, pymupdf, stext_as_json
+from job_handlers.reading.pdf.library import Corners, mupdf, pymupdf, text_page_as_json
 from worker_service.handlers import LINK_ADDRESS, STATED_BY_FILE, Block, Role, TextLink
 
 _TITLES_MAX = 20_000
 _TITLE_CHARACTERS_MAX = 300
 _LINKS_MAX = 300
-_IN_TREE_LEAST = 0.8  # Share of a page's lines below which the tree is not complete.
+_TREE_DEPTH_MAX = 100
+_LINES_IN_TREE_MIN = 0.8  # Share of a page's lines. With fewer, the tree is not complete.
 _EDGE = 0.1  # Share of the page's height at its top and bottom.
 _IDENTITY = pymupdf.Matrix(1, 1)
 _ROLES = {
@@ -27,7 +28,7 @@ _ROLES = {
     **{f"H{level}": (Role.HEADING, level) for level in range(1, 7)},
 }  # fmt: skip
 
-Place = tuple[int, int]
+LineStart = tuple[int, int]
 """x and y of the beginning of a line, in hundredths of a point."""
 
 
@@ -62,14 +63,14 @@ Box = tuple[float, float, float, float]
 
 
 class StatedParts(NamedTuple):
-    of_lines: Mapping[Place, Statement]
+    statement_by_line: Mapping[LineStart, Statement]
     images: list[Box] | None
     """Boxes of the page's images; None if they were not looked for."""
 
 
 class StatedStructure:
     def __init__(self, document: Any) -> None:
-        self._titles: dict[int, dict[str, int]] = {}
+        self._outline_by_page: dict[int, dict[str, int]] = {}
         """Page number → title → level in the outline."""
         self.tree: Any = None
         """Root of the structure tree."""
@@ -82,103 +83,105 @@ class StatedStructure:
             self.tree = tree if tree.m_internal else None
         with suppress(Exception):
             for level, title, page, *_ in document.get_toc(simple=True)[:_TITLES_MAX]:
-                self._titles.setdefault(page, {}).setdefault(_letters_and_digits(title), level)
+                self._outline_by_page.setdefault(page, {}).setdefault(_letters_and_digits(title), level)
 
     def with_outline(self, number: int, blocks: list[Block], text: str) -> list[Block]:
         """Make headings of the blocks that are titles in the outline."""
-        titles = self._titles.get(number)
-        if not titles:
+        level_by_title = self._outline_by_page.get(number)
+        if not level_by_title:
             return blocks
-        found: list[Block] = []
+        blocks_with_headings: list[Block] = []
         for block in blocks:
             may_be_title = block.role in (Role.PARAGRAPH, Role.ITEM) and block.end - block.begin < _TITLE_CHARACTERS_MAX
-            level = titles.get(_letters_and_digits(text[block.begin : block.end])) if may_be_title else None
+            level = level_by_title.get(_letters_and_digits(text[block.begin : block.end])) if may_be_title else None
             if level:
                 block = replace(block, role=Role.HEADING, level=min(level, 6), style=block.style | STATED_BY_FILE)
-            found.append(block)
-        return found
+            blocks_with_headings.append(block)
+        return blocks_with_headings
 
     def parts_of_page(self, page: Any, flags: int, height: float) -> StatedParts:
         if self.tree is None:
             return StatedParts({}, None)
         flags |= mupdf.FZ_STEXT_COLLECT_STRUCTURE | mupdf.FZ_STEXT_PRESERVE_IMAGES
-        read = mupdf.FzStextPage(pymupdf.extra.page_get_textpage(page, None, flags, _IDENTITY))
+        text_page = mupdf.FzStextPage(pymupdf.extra.page_get_textpage(page, None, flags, _IDENTITY))
         try:
-            blocks = _decode(stext_as_json(read)).blocks
+            blocks = _decode(text_page_as_json(text_page)).blocks
         except (msgspec.DecodeError, UnicodeDecodeError):
             return StatedParts({}, None)
         images: list[Box] = []
-        statements = dict(_walk(blocks, Statement(), count(1), 0, images))
-        lines_in_tree = sum([one.group > 0 for one in statements.values()])
-        if lines_in_tree < _IN_TREE_LEAST * len(statements):
+        statements = dict(_statements_of_lines(blocks, Statement(), count(1), 0, images))
+        lines_in_tree = sum([statement.group > 0 for statement in statements.values()])
+        if lines_in_tree < _LINES_IN_TREE_MIN * len(statements):
             return StatedParts({}, images)
-        for place, statement in statements.items():
+        for line_start, statement in statements.items():
             if not statement.group:
-                statements[place] = _running_line(place, height)
+                statements[line_start] = _running_line(line_start, height)
         return StatedParts(statements, images)
 
 
-def links_of(page: Any, read: Any, blocks: Sequence[Block], text: str) -> list[TextLink]:
+def links_of(page: Any, text_page: Any, blocks: Sequence[Block], text: str) -> list[TextLink]:
     """Return the links to web addresses, with the places of the linked words in the text."""
-    found: list[TextLink] = []
+    links: list[TextLink] = []
     words: list[Any] = []
     link = mupdf.fz_load_links(page)
-    while link.m_internal and len(found) < _LINKS_MAX:
+    while link.m_internal and len(links) < _LINKS_MAX:
         address, box = link.uri(), link.rect()
         link = link.next()
         if not LINK_ADDRESS.fullmatch(address):
             continue
-        words = words or pymupdf.TextPage(read).extractWORDS()
-        linked = [word for x0, y0, x1, y1, word, *_ in words if _is_inside((x0 + x1) / 2, (y0 + y1) / 2, box)]
+        words = words or pymupdf.TextPage(text_page).extractWORDS()
+        linked_words = [word for x0, y0, x1, y1, word, *_ in words if _is_inside((x0 + x1) / 2, (y0 + y1) / 2, box)]
         x, y = (box.x0 + box.x1) / 2, (box.y0 + box.y1) / 2
-        block = next((one for one in blocks if _is_inside(x, y, one)), None)
-        if not linked or block is None:
+        block_of_link = next((block for block in blocks if _is_inside(x, y, block)), None)
+        if not linked_words or block_of_link is None:
             continue
         # The same words may be linked twice in a block: search behind the links before.
-        begin = max([block.begin, *(one.end for one in found if one.end <= block.end)])
-        place = re.compile(r"\s+".join(map(re.escape, linked))).search(text, begin, block.end)
-        if place:
-            found.append(TextLink(place.start(), place.end(), address))
-    return found
+        begin = max([block_of_link.begin, *(other.end for other in links if other.end <= block_of_link.end)])
+        pattern = re.compile(r"\s+".join(map(re.escape, linked_words)))
+        if match := pattern.search(text, begin, block_of_link.end):
+            links.append(TextLink(match.start(), match.end(), address))
+    return links
 
 
 def _is_inside(x: float, y: float, box: Any) -> bool:
     return bool(box.x0 <= x <= box.x1 and box.y0 <= y <= box.y1)
 
 
-def _walk(
-    blocks: Sequence[_TaggedBlock], above: Statement, groups: Iterator[int], depth: int, images: list[Box]
-) -> Iterator[tuple[Place, Statement]]:
+def _statements_of_lines(
+    blocks: Sequence[_TaggedBlock], parent: Statement, groups: Iterator[int], depth: int, images: list[Box]
+) -> Iterator[tuple[LineStart, Statement]]:
     """Yield what the tree states of each line, and append the boxes of images to `images`."""
-    if depth > 100:
+    if depth > _TREE_DEPTH_MAX:
         return
     for block in blocks:
         for line in block.lines:
             if not line.text.isspace():
-                yield (line.x, line.y), above
+                yield (line.x, line.y), parent
         if block.contents:
-            yield from _walk(block.contents, _below(block.std, above, groups), groups, depth + 1, images)
+            yield from _statements_of_lines(
+                block.contents, _statement_of_element(block.std, parent, groups), groups, depth + 1, images
+            )
         elif block.type == "image" and (box := block.bbox):
             images.append((box.x / 100, box.y / 100, (box.x + box.w) / 100, (box.y + box.h) / 100))
 
 
-def _below(kind: str, above: Statement, groups: Iterator[int]) -> Statement:
+def _statement_of_element(kind: str, parent: Statement, groups: Iterator[int]) -> Statement:
     role, level = _ROLES.get(kind, (None, 0))
     # A paragraph within an item or a note is a part of it.
-    if role is None or (role is Role.PARAGRAPH and above.role in (Role.ITEM, Role.FOOTNOTE, Role.CAPTION)):
-        return above if above.group else Statement(group=next(groups))
+    if role is None or (role is Role.PARAGRAPH and parent.role in (Role.ITEM, Role.FOOTNOTE, Role.CAPTION)):
+        return parent if parent.group else Statement(group=next(groups))
     if role is Role.ITEM:
-        level = above.level + 1 if above.role is Role.ITEM else 1
+        level = parent.level + 1 if parent.role is Role.ITEM else 1
     return Statement(role, level, next(groups))
 
 
-def _running_line(place: Place, page_height: float) -> Statement:
+def _running_line(line_start: LineStart, page_height: float) -> Statement:
     """Return a running head or foot: a line outside of a complete tree, at the edge of the page."""
-    _, y = place
-    share = y / 100 / (page_height or 1.0)
-    if share < _EDGE:
+    _, y = line_start
+    height_share = y / 100 / (page_height or 1.0)
+    if height_share < _EDGE:
         return Statement(Role.HEAD)
-    return Statement(Role.FOOT if share > 1 - _EDGE else None)
+    return Statement(Role.FOOT if height_share > 1 - _EDGE else None)
 
 
 def _letters_and_digits(text: str) -> str:

@@ -11,7 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from itertools import accumulate, groupby
+from itertools import accumulate, chain, groupby
 from operator import itemgetter
 from typing import Any
 
@@ -32,23 +32,23 @@ from job_handlers.reading.pdf.library import (
     pymupdf,
     round_box,
     size_of,
-    stext_as_json,
+    text_page_as_json,
 )
 from job_handlers.reading.pdf.pictures import with_pictures
-from job_handlers.reading.pdf.stated_structure import Place, StatedStructure, Statement, links_of
+from job_handlers.reading.pdf.stated_structure import LineStart, StatedStructure, Statement, links_of
 from worker_service.handlers import Block, NoteMark, Role, TextLink
 
-_SCAN_PIXELS_LEAST = 300_000  # Of all images of a page. With fewer, it is no scan.
+_SCAN_PIXELS_MIN = 300_000  # Of all images of a page. With fewer, it is no scan.
 # Expand ligatures into letters, which is what users type when they search.
 FLAGS = pymupdf.TEXTFLAGS_TEXT & ~pymupdf.TEXT_PRESERVE_IMAGES & ~pymupdf.TEXT_PRESERVE_LIGATURES
 _FLAGS_UNCLIPPED = FLAGS & ~pymupdf.TEXT_CLIP
 _VECTORS = pymupdf.TEXT_COLLECT_VECTORS | pymupdf.TEXT_LAZY_VECTORS
 _DRAWING_BYTES_MAX = 1 << 18  # Compressed. The ruling lines of a page with a longer content stream are not collected.
-_BLOCKS_MOST = 6000  # With more, the page is a drawing, and has no ruling lines of tables.
-_RULE_THICKNESS_MOST = 2.5  # Points. Anything thicker is an area.
+_BLOCKS_MAX = 6000  # With more, the page is a drawing, and has no ruling lines of tables.
+_RULE_POINTS_MAX = 2.5  # Anything thicker is an area.
 _ASCENT, _DESCENT = 0.72, 0.12
 """Font sizes from the baseline to the letters' edges, a little reduced, so that close lines do not overlap."""
-_UPRIGHT_HEIGHT = 2.5  # In font sizes. A line of text that is higher, and higher than wide, runs sideways.
+_UPRIGHT_HEIGHT_MAX = 2.5  # In font sizes. A line of text that is higher, and higher than wide, runs sideways.
 _IDENTITY = pymupdf.Matrix(1, 1)
 _SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]")
 _IMAGE = mupdf.FZ_STEXT_BLOCK_IMAGE
@@ -129,7 +129,7 @@ def read_text(document: Any, number: int, stated: StatedStructure) -> PageText:
     size = size_of(page_box)
     _, height = size
     stated_parts = stated.parts_of_page(page, _FLAGS_UNCLIPPED, height)
-    page_text = _page_text(size, text_page, page_blocks, None, stated_parts.of_lines, may_be_scan=may_be_scan)
+    page_text = _page_text(size, text_page, page_blocks, None, stated_parts.statement_by_line, may_be_scan=may_be_scan)
     blocks = stated.with_outline(number, page_text.blocks, page_text.text)
     links = links_of(page, text_page, blocks, page_text.text)
     if may_have_pictures:
@@ -140,7 +140,7 @@ def read_text(document: Any, number: int, stated: StatedStructure) -> PageText:
 def _content_bytes(pdf_page: Any) -> int:
     """Return the compressed length of the page's content, or 0 if it is in several streams.
 
-    The length only decides early whether to collect ruling lines; `_BLOCKS_MOST` limits them on every page.
+    The length only decides early whether to collect ruling lines; `_BLOCKS_MAX` limits them on every page.
     """
     contents = pdf_page.obj().pdf_dict_get(_CONTENTS)
     length: int = contents.pdf_dict_get(_LENGTH).pdf_to_int() if contents.pdf_is_stream() else 0
@@ -159,12 +159,12 @@ def _text_by_pymupdf(document: Any, number: int, stated: StatedStructure, vector
 
 
 def _blocks_in(text_page: Any) -> list[_PageBlock]:
-    written = stext_as_json(text_page)
+    json_bytes = text_page_as_json(text_page)
     try:
-        return _blocks_decoder.decode(written).blocks
+        return _blocks_decoder.decode(json_bytes).blocks
     except (msgspec.DecodeError, UnicodeDecodeError):
         # A font may map its characters to lone surrogates, which are not valid in JSON.
-        return _blocks_decoder.decode(_SURROGATE.sub(b"\xef\xbf\xbd", written).decode("utf-8", "replace")).blocks
+        return _blocks_decoder.decode(_SURROGATE.sub(b"\xef\xbf\xbd", json_bytes).decode("utf-8", "replace")).blocks
 
 
 def _is_horizontal(page_blocks: list[_PageBlock]) -> bool:
@@ -175,11 +175,11 @@ def _is_horizontal(page_blocks: list[_PageBlock]) -> bool:
 def _are_within(boxes: Sequence[Corners], page_box: Any) -> bool:
     """Return whether each box has an area and lies on the page. True if there are no boxes."""
     return not boxes or bool(
-        100 * page_box.x0 <= min([one.x for one in boxes])
-        and 100 * page_box.y0 <= min([one.y for one in boxes])
-        and max([one.x + one.w for one in boxes]) <= 100 * page_box.x1
-        and max([one.y + one.h for one in boxes]) <= 100 * page_box.y1
-        and min([min(one.w, one.h) for one in boxes]) > 0
+        100 * page_box.x0 <= min([box.x for box in boxes])
+        and 100 * page_box.y0 <= min([box.y for box in boxes])
+        and max([box.x + box.w for box in boxes]) <= 100 * page_box.x1
+        and max([box.y + box.h for box in boxes]) <= 100 * page_box.y1
+        and min([min(box.w, box.h) for box in boxes]) > 0
     )
 
 
@@ -188,7 +188,7 @@ def _page_text(
     text_page: Any,
     page_blocks: list[_PageBlock],
     turn: Any,
-    statements: Mapping[Place, Statement],
+    statements: Mapping[LineStart, Statement],
     *,
     may_be_scan: bool,
 ) -> PageText:
@@ -197,44 +197,47 @@ def _page_text(
     boxes = [_box_of(line.bbox) for line in lines]
     rules = cache(lambda: _rules_in(text_page, page_blocks))
     may_have_tables = tables.may_have_tables([line.y for line in lines])
-    grids = _tables_in(text_page, page_blocks, lines, rules) if may_have_tables else []
+    found_tables = _tables_in(text_page, page_blocks, lines, rules) if may_have_tables else []
     table_of_line: dict[int, int] = {}
-    for number, grid in enumerate(grids):
-        table_of_line.update((piece.at, number) for piece in _pieces_of(grid))
+    for number, table in enumerate(found_tables):
+        table_of_line.update((piece.at, number) for piece in _pieces_of(table))
     parts = reading_order.arrange_blocks(
         _lines_of_blocks(page_blocks),
         boxes,
-        [(grid.x0, grid.y0, grid.x1, grid.y1) for grid in grids],
+        [(table.x0, table.y0, table.x1, table.y1) for table in found_tables],
         table_of_line,
         rules=rules,
     )
-    written: list[str] = []
+    texts: list[str] = []
     blocks: list[Block] = []
     page_tables: list[PageTable] = []
     begin = 0
     lines_of_parts = [_text_lines(part, lines, boxes, statements) for part in parts]
     _, height = size
     page_facts = text_blocks.measure_page_facts([line for part_lines in lines_of_parts for line in part_lines], height)
-    for table, run in groupby(zip(parts, lines_of_parts, strict=True), lambda part_and_lines: part_and_lines[0].table):
-        if table is None:
+    parts_and_lines = zip(parts, lines_of_parts, strict=True)
+    for table_number, run in groupby(parts_and_lines, lambda part_and_lines: part_and_lines[0].table):
+        if table_number is None:
             # A paragraph may continue in the next part.
             run_lines = [line for _, part_lines in run for line in part_lines]
-            written += [line.text for line in run_lines]
+            texts += [line.text for line in run_lines]
             blocks += text_blocks.divide_lines(run_lines, begin, page_facts)
             begin = blocks[-1].end if run_lines else begin
             continue
         # `arrange_blocks` returns one part for each table, so this loop runs once.
         for part, _ in run:
-            text = grids[table].as_text()
-            page_tables.append(_stored_table(grids[table], begin, begin + len(text), boxes, turn))
-            text += _text_beside_table(grids[table], lines)
-            written.append(text)
+            table = found_tables[table_number]
+            text = table.as_text()
+            page_tables.append(_stored_table(table, begin, begin + len(text), boxes, turn))
+            text += _text_beside_table(table, lines)
+            texts.append(text)
             blocks.append(Block(*part.box, begin, begin + len(text), Role.TABLE))
             begin += len(text)
     if turn is not None:
         blocks = [_turn_block(block, turn) for block in blocks]
-    text = "".join(written)[:TEXT_CHARACTERS_MAX]
-    notes = notes_of(text_page, blocks, text) if any(one.role is Role.FOOTNOTE for one in blocks) else []
+    text = "".join(texts)[:TEXT_CHARACTERS_MAX]
+    has_footnotes = any(block.role is Role.FOOTNOTE for block in blocks)
+    notes = notes_of(text_page, blocks, text) if has_footnotes else []
     return PageText(size, text, blocks, page_tables, [], notes, may_be_scan)
 
 
@@ -262,7 +265,7 @@ def _text_lines(
     part: reading_order.OrderedPart,
     lines: Sequence[_Line],
     boxes: Sequence[Box],
-    statements: Mapping[Place, Statement],
+    statements: Mapping[LineStart, Statement],
 ) -> list[text_blocks.TextLine]:
     text_lines: list[text_blocks.TextLine] = []
     for at in part.lines:
@@ -283,33 +286,33 @@ def _tables_in(
     pieces: list[tables.TextPiece] = []
     for at, line in enumerate(lines):
         box, size = line.bbox, line.font.size
-        if box.h < _UPRIGHT_HEIGHT * size or box.w > box.h:
+        if box.h < _UPRIGHT_HEIGHT_MAX * size or box.w > box.h:
             top, bottom = (line.y - _ASCENT * size) / 100, (line.y + _DESCENT * size) / 100
             pieces.append(tables.TextPiece(box.x / 100, top, (box.x + box.w) / 100, bottom, line.text, at))
     # PyMuPDF numbers words by block and line, and does not number drawings.
     first_lines = [0, *accumulate([len(block.lines) for block in page_blocks if not block.is_drawing])]
     words = cache(lambda: pymupdf.TextPage(text_page).extractWORDS())
 
-    def words_of_piece(piece: tables.TextPiece) -> list[tables.TextPiece]:
+    def words_in_piece(piece: tables.TextPiece) -> list[tables.TextPiece]:
         """Return the words of the line that lie within the piece, which may be a section of the line."""
         block = bisect_right(first_lines, piece.at) - 1
-        place = (block, piece.at - first_lines[block])
-        begin = bisect_left(words(), place, key=_block_and_line)
-        end = bisect_right(words(), place, lo=begin, key=_block_and_line)
+        block_and_line = (block, piece.at - first_lines[block])
+        begin = bisect_left(words(), block_and_line, key=_block_and_line_of)
+        end = bisect_right(words(), block_and_line, lo=begin, key=_block_and_line_of)
         return [
             tables.TextPiece(x0, piece.y0, x1, piece.y1, text, piece.at)
             for x0, _, x1, _, text, *_ in words()[begin:end]
             if x0 >= piece.x0 - 0.1 and x1 <= piece.x1 + 0.1
         ]
 
-    return tables.find(pieces, rules(), words_of_piece)
+    return tables.find(pieces, rules(), words_in_piece)
 
 
-_block_and_line = itemgetter(5, 6)
+_block_and_line_of = itemgetter(5, 6)
 
 
 def _rules_in(text_page: Any, page_blocks: list[_PageBlock]) -> list[tables.RulingLine]:
-    if len(page_blocks) > _BLOCKS_MOST or not any(block.is_drawing for block in page_blocks):
+    if len(page_blocks) > _BLOCKS_MAX or not any(block.is_drawing for block in page_blocks):
         return []
     rules: list[tables.RulingLine] = []
     decoded_blocks = iter(page_blocks)
@@ -328,7 +331,7 @@ def _rules_in(text_page: Any, page_blocks: list[_PageBlock]) -> list[tables.Ruli
 
 def _rules_of_drawing(box: Any, *, is_stroked: bool) -> Sequence[tables.RulingLine]:
     x0, y0, x1, y1 = box.x0, box.y0, box.x1, box.y1
-    if x1 - x0 <= _RULE_THICKNESS_MOST or y1 - y0 <= _RULE_THICKNESS_MOST:
+    if x1 - x0 <= _RULE_POINTS_MAX or y1 - y0 <= _RULE_POINTS_MAX:
         return [tables.RulingLine(x0, y0, x1, y1)]
     if not is_stroked:
         return []
@@ -340,47 +343,48 @@ def _rules_of_drawing(box: Any, *, is_stroked: bool) -> Sequence[tables.RulingLi
     ]
 
 
-def _pieces_of(grid: tables.FoundTable) -> list[tables.TextPiece]:
-    return [piece for row in grid.rows for cell in row for piece in cell]
+def _pieces_of(table: tables.FoundTable) -> list[tables.TextPiece]:
+    cells = chain.from_iterable(table.rows)
+    return list(chain.from_iterable(cells))
 
 
-def _stored_table(grid: tables.FoundTable, begin: int, end: int, boxes: Sequence[Box], turn: Any) -> PageTable:
+def _stored_table(table: tables.FoundTable, begin: int, end: int, boxes: Sequence[Box], turn: Any) -> PageTable:
     # Pieces are as high as their letters: take tops and bottoms from the boxes of their lines.
     def cell(pieces: Sequence[tables.TextPiece], text: str) -> TableCell | None:
         if not pieces:
             return None
         corners = (
-            min([one.x0 for one in pieces]),
-            min([boxes[one.at][1] for one in pieces]),
-            max([one.x1 for one in pieces]),
-            max([boxes[one.at][3] for one in pieces]),
+            min([piece.x0 for piece in pieces]),
+            min([boxes[piece.at][1] for piece in pieces]),
+            max([piece.x1 for piece in pieces]),
+            max([boxes[piece.at][3] for piece in pieces]),
         )
         return TableCell(*_to_page_space(corners, turn), text)
 
-    rows = [list(map(cell, row, texts)) for row, texts in zip(grid.rows, grid.texts, strict=True)]
-    filled = [one for row in rows for one in row if one is not None]
-    return PageTable(bounds_of(filled), begin, end, rows)
+    rows = [list(map(cell, row, texts)) for row, texts in zip(table.rows, table.texts, strict=True)]
+    filled_cells = [cell_or_none for cell_or_none in chain(*rows) if cell_or_none is not None]
+    return PageTable(bounds_of(filled_cells), begin, end, rows)
 
 
-def _text_beside_table(grid: tables.FoundTable, lines: Sequence[_Line]) -> str:
+def _text_beside_table(table: tables.FoundTable, lines: Sequence[_Line]) -> str:
     """Return the words of the table's lines that are in no cell."""
-    in_cells: dict[int, Counter[str]] = {}
-    for piece in _pieces_of(grid):
+    words_in_cells: dict[int, Counter[str]] = {}
+    for piece in _pieces_of(table):
         # A piece with the text of its whole line leaves no words over.
         if len(piece.text) < len(lines[piece.at].text):
-            in_cells.setdefault(piece.at, Counter()).update(piece.text.split())
+            words_in_cells.setdefault(piece.at, Counter()).update(piece.text.split())
     text = ""
-    for at, used in in_cells.items():
-        words, left = lines[at].text.split(), []
-        if len(words) <= used.total():
+    for at, cell_words in words_in_cells.items():
+        words, words_left = lines[at].text.split(), []
+        if len(words) <= cell_words.total():
             # The cells hold all words of the line, though they may be divided at other places than here.
             continue
         for word in words:
-            if used[word]:
-                used[word] -= 1
+            if cell_words[word]:
+                cell_words[word] -= 1
             elif word.strip(_LEADER_DOTS):
-                left.append(word)
-        text += f"{' '.join(left)}\n" if left else ""
+                words_left.append(word)
+        text += f"{' '.join(words_left)}\n" if words_left else ""
     return text
 
 
@@ -395,4 +399,4 @@ def _may_have_pictures(pdf_page: Any) -> bool:
 
 def _may_be_scan(document: Any, number: int) -> bool:
     pixels: int = sum(width * height for _, _, width, height, *_ in document.get_page_images(number - 1))
-    return pixels >= _SCAN_PIXELS_LEAST
+    return pixels >= _SCAN_PIXELS_MIN
