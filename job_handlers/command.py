@@ -114,7 +114,7 @@ def _limits(program: Program) -> Limits:
 
 
 def _description(program: Program) -> dict[str, str]:
-    """Describe the program for users, without its fixed arguments, which may contain secrets."""
+    # Without fixed arguments, which may contain secrets.
     templates = [template for argument_group in program.argv for template in argument_group]
     placeholders = [str(placeholder) for template in templates for placeholder in template.placeholders]
     exit_codes = {"done": program.done, "retry": program.retry, "permanent": program.permanent}

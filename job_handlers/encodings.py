@@ -1,7 +1,6 @@
 """Detect the encoding of a text: by its byte order mark, else UTF-8 if the bytes are valid, else by its words.
 
-Only the head of a file is examined, its first `HEAD_BYTES`. In a text that is UTF-8 except for a few bytes, these bytes
-are read as cp1252, the usual encoding of Windows.
+Only the first `HEAD_BYTES` of a file are examined. In a text that is nearly UTF-8, the other bytes are read as cp1252.
 """
 
 from __future__ import annotations
@@ -68,12 +67,10 @@ def detect_encoding(head: bytes) -> str:
 
 
 def error_handler(encoding: str) -> str:
-    """Return the `errors` argument with which to open a text of this encoding."""
     return _CP1252_FALLBACK if encoding == "utf-8-sig" else "replace"
 
 
 def is_guessed(encoding: str) -> bool:
-    """Return whether `detect_encoding` can only have inferred the encoding from the words of the text."""
     return encoding in (*_NOT_LATIN, *_LATIN.values())
 
 
@@ -83,10 +80,7 @@ def _decode_as(body: bytes, encoding: str, errors: str | None = None) -> str:
 
 
 def _utf_16_without_mark(head: bytes) -> str:
-    """Return the name of the encoding, or "" if it is not UTF-16.
-
-    In UTF-16 most letters have a NUL byte next to them, always on the same side.
-    """
+    """Return "" if it is not UTF-16: most letters have a NUL byte next to them, always on the same side."""
     even_nuls, odd_nuls = head[::2].count(0), head[1::2].count(0)
     fewer, more = sorted((even_nuls, odd_nuls))
     units = len(head) // 2

@@ -1,8 +1,7 @@
 """Recognise file formats by their content, which must be what Content-Type or name claims.
 
-`verify_format` checks the beginning of a file that arrives, `kind_of` a file before it is read. CSV, text and Markdown
-have no signature: a file is one of these only if it is claimed to be, and never if it is markup or JSON, which servers
-send instead of a file.
+`verify_format` checks a file that arrives, `kind_of` one that is to be read. CSV, text and Markdown have no signature:
+a file is one of these only if it is claimed to be, and never if it is markup or JSON, which servers send instead.
 """
 
 from __future__ import annotations
@@ -212,10 +211,7 @@ def _formats_named(name: str) -> list[Format]:
 
 
 def kind_of(path: Path) -> FileKind:
-    """Return the kind of a file. Raise `Permanent` if it cannot be read.
-
-    A text whose name says nothing is a CSV file if its lines have columns.
-    """
+    # A text whose name says nothing is a CSV file if its lines have columns.
     with path.open("rb") as file:
         head = file.read(HEAD_BYTES)
     if not head:
@@ -274,10 +270,7 @@ def delimiter_of(text: str) -> str | None:
 
 
 def _find_format(head: bytes, claimed: list[Format]) -> Format | None:
-    """Return the format of the beginning of a file, or None.
-
-    Trust the claim where the beginning does not tell formats apart, as with zip archives and old Office files.
-    """
+    """Trust the claim where the beginning does not tell formats apart, as with zip archives and old Office files."""
     if (signed := _by_signature(head, claimed)) is not None:
         return signed
     if head.startswith(_ZIP):

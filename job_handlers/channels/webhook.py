@@ -51,7 +51,6 @@ class WebhookPayload(Struct, frozen=True):
 
 
 def send(message: Message, context: Context[Any]) -> object:
-    """Post a notification as a CloudEvent, signed with the credential `webhook`."""
     event = {
         "specversion": "1.0",
         "id": context.idempotency_key,

@@ -71,7 +71,6 @@ def crawl_key(payload: CrawlPayload, tree: Tree, owner: str) -> str:
 
 
 def unique_key_prefix(context: Context[CrawlPayload]) -> str:
-    """Return how the unique keys of the downloads begin, so that those of a file can be cancelled when it is gone."""
     return f"download:{context.platform}:{context.owner}:"
 
 

@@ -44,7 +44,6 @@ class SourceOptions(ReadOptions, frozen=True, kw_only=True):
         return {"force": True} if self.force else {}
 
     def in_payload(self) -> dict[str, object]:
-        """Return the values that the payloads of `crawl` and `download` share."""
         return {
             "read": self.reading_settings(),
             **self.force_in_payload(),
@@ -160,10 +159,7 @@ def jobs_of_sources(
     left_out: LeftOut,
     entries_max: int | None = None,
 ) -> list[NewJob]:
-    """Return the jobs that read the sources, one for each file or folder, even if it is named twice.
-
-    The files of a directory that are not read are added to `left_out`. `entries_max` limits the size of directories.
-    """
+    # A source that is named twice gets one job.
     job_by_platform_and_key: dict[tuple[str, str], NewJob] = {}
     for source in sources:
         for key, job in _jobs_of_source(source, options, owner, left_out, entries_max):
@@ -248,7 +244,6 @@ def jobs_of_request(
 
 
 def _require_readable_source(source: str) -> None:
-    """Raise `BadInput` for a relative path, and for a path that jobs may not read."""
     is_file_url = source.startswith(FILE_URL)
     if "://" in source and not is_file_url:
         return

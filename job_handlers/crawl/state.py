@@ -45,9 +45,8 @@ class RunState(Struct, omit_defaults=True):
     # Numbers of the run and of its latest walk, counted over all runs of the crawl.
     run: int = 0
     walk: int = 0
-    # How many walks this run has begun.
+    # Number of walks that this run has begun.
     walks: int = 0
-    # Of the source's list of changes. Empty if the source has none.
     token: str = ""
     # Id, name, key and corpus of the crawled folder.
     root: Sequence[str] = ("", "", "", "")
@@ -69,8 +68,6 @@ class RunState(Struct, omit_defaults=True):
 
 
 class Bookmark(Struct, frozen=True):
-    """The position at which the next run continues: its fields are those of the last `RunState`."""
-
     run: int = 0
     walk: int = 0
     token: str = ""
@@ -166,8 +163,6 @@ class CrawlRecord:
 
 
 class DryRunRecord(CrawlRecord):
-    """Reads the items of earlier runs, and keeps the new ones in memory."""
-
     def __init__(self, context: Context[CrawlPayload], key: str) -> None:
         super().__init__(context, key)
         self._new_items: dict[str, CrawlItem] = {}

@@ -1,9 +1,8 @@
 """One run of a crawl: walk a tree or read its changes, and enqueue a download for each new or changed file.
 
-A run has up to three phases. WALK lists every folder. CHANGES reads what the source says has changed, and lists folders
-that are new or could not be listed before. SWEEP marks as gone what the walk has not met. A run begins with CHANGES if
-an earlier run has left a token, the position in the list of changes. Before a walk a token is taken, and the changes
-since then are read after the walk, so none is missed. Each page is saved in one transaction with its jobs.
+WALK lists every folder, CHANGES reads what the source says has changed, and SWEEP marks as gone what the walk has not
+met. A run begins with CHANGES if an earlier run has left a token, its position in the list of changes. Before a walk a
+token is taken, and the changes since then are read after it, so none is missed.
 """
 
 from __future__ import annotations

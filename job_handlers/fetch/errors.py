@@ -152,8 +152,6 @@ class Timeouts(Struct, frozen=True):
 
 
 class Restart(Struct, frozen=True):
-    """The bytes must be discarded. `is_last`: after another such error the attempt ends."""
-
     is_last: bool = False
 
 

@@ -39,12 +39,12 @@ class HttpClient:
     ) -> None:
         """`name` stands for the host in messages. `policy` may be None only for hosts that no user chooses."""
         self.name = name
-        self._timeouts, self._policy = timeouts, policy
+        self.timeouts, self._policy = timeouts, policy
         self._connections: dict[tuple[bool, str, int], _Connection] = {}
-        self._watchdog = _Watchdog(is_stopping)
+        self.watchdog = _Watchdog(is_stopping)
 
     def close(self) -> None:
-        self._watchdog.close()
+        self.watchdog.close()
         for connection in self._connections.values():
             connection.close()
 
@@ -52,11 +52,8 @@ class HttpClient:
     def request(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes | None = None, *, redirects: int = 0
     ) -> Iterator[HttpAnswer]:
-        """Send a request, and follow up to `redirects` redirects. Read the answer within the `with` block.
-
-        The connection is kept for the next request if the answer is read to its end.
-        """
-        with self._within_time():
+        """Yield the answer. The connection is kept if it is read to its end."""
+        with self.within_time():
             answer, url = self._follow(method, url, headers, body, redirects)
         try:
             yield HttpAnswer(self, answer, url)
@@ -67,35 +64,15 @@ class HttpClient:
                 # The next answer on this connection would begin with the rest of this one.
                 self._disconnect(parse_url(url))
 
-    def blocks(self, answer: http.client.HTTPResponse, bytes_max: int | None) -> Iterator[bytes]:
-        """Yield up to `bytes_max` bytes of the answer; None for all. Each chunk of them has its own time limit."""
-        with self._within_time():
-            left, left_in_chunk = bytes_max, self._timeouts.chunk_bytes
-            while left is None or left > 0:
-                block = answer.read1(_READ_BYTES if left is None else min(_READ_BYTES, left))
-                if not block:
-                    # http.client does not report a body that is cut short.
-                    if answer.length:
-                        raise FetchError("CUT_SHORT", host=self.name)
-                    return
-                yield block
-                left = None if left is None else left - len(block)
-                left_in_chunk -= len(block)
-                if left_in_chunk <= 0:
-                    left_in_chunk = self._timeouts.chunk_bytes
-                    self._watchdog.start_clock(self._timeouts.chunk_seconds)
-                elif self._watchdog.is_over():
-                    raise FetchError("CHUNK_TOO_SLOW", host=self.name)
-
     def raise_if_stopped(self) -> None:
-        if self._watchdog.is_stopped:
+        if self.watchdog.is_stopped:
             raise Stopped
-        if self._watchdog.is_late:
+        if self.watchdog.is_late:
             raise FetchError("CHUNK_TOO_SLOW", host=self.name)
 
     @contextmanager
-    def _within_time(self) -> Iterator[None]:
-        self._watchdog.start_clock(self._timeouts.chunk_seconds)
+    def within_time(self) -> Iterator[None]:
+        self.watchdog.start_clock(self.timeouts.chunk_seconds)
         try:
             yield
             self.raise_if_stopped()
@@ -103,7 +80,7 @@ class HttpClient:
             self.raise_if_stopped()
             raise self._fetch_error(error) from error
         finally:
-            self._watchdog.stop_clock()
+            self.watchdog.stop_clock()
 
     def _follow(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes | None, redirects: int
@@ -134,12 +111,12 @@ class HttpClient:
         connection = self._connections[key]
         try:
             # Status and headers get less time than a chunk: a server may send them byte by byte.
-            self._watchdog.start_clock(self._timeouts.idle_seconds)
+            self.watchdog.start_clock(self.timeouts.idle_seconds)
             # A server may answer and hang up before it has read all of the body.
             with suppress(BrokenPipeError):
                 connection.request(method, target.path, body, dict(headers))
             answer = connection.getresponse()
-            self._watchdog.start_clock(self._timeouts.chunk_seconds)
+            self.watchdog.start_clock(self.timeouts.chunk_seconds)
             return answer
         except (OSError, http.client.HTTPException) as error:
             self._disconnect(target)
@@ -159,15 +136,15 @@ class HttpClient:
             self._policy.check(target, endpoints)
         # `pop_all` at the end keeps the socket open; any error before closes it.
         with ExitStack() as unless_connected:
-            connected = unless_connected.enter_context(_connect_first(endpoints, self._timeouts.connect_seconds))
-            connected.settimeout(self._timeouts.idle_seconds)
+            connected = unless_connected.enter_context(_connect_first(endpoints, self.timeouts.connect_seconds))
+            connected.settimeout(self.timeouts.idle_seconds)
             if target.is_secure:
                 # The handshake comes later, so that the watchdog can end it.
                 secure = ssl.create_default_context().wrap_socket(
                     connected, server_hostname=target.host, do_handshake_on_connect=False
                 )
                 connected = unless_connected.enter_context(secure)
-            self._watchdog.watch(connected)
+            self.watchdog.watch(connected)
             if isinstance(connected, ssl.SSLSocket):
                 connected.do_handshake()
             unless_connected.pop_all()
@@ -217,7 +194,24 @@ class HttpAnswer:
         return int(found[3]) if found and found[3].isdigit() else None
 
     def blocks(self, bytes_max: int | None) -> Iterator[bytes]:
-        return self._client.blocks(self._answer, bytes_max)
+        client = self._client
+        with client.within_time():
+            left, left_in_chunk = bytes_max, client.timeouts.chunk_bytes
+            while left is None or left > 0:
+                block = self._answer.read1(_READ_BYTES if left is None else min(_READ_BYTES, left))
+                if not block:
+                    # http.client does not report a body that is cut short.
+                    if self._answer.length:
+                        raise FetchError("CUT_SHORT", host=client.name)
+                    return
+                yield block
+                left = None if left is None else left - len(block)
+                left_in_chunk -= len(block)
+                if left_in_chunk <= 0:
+                    left_in_chunk = client.timeouts.chunk_bytes
+                    client.watchdog.start_clock(client.timeouts.chunk_seconds)
+                elif client.watchdog.is_over():
+                    raise FetchError("CHUNK_TOO_SLOW", host=client.name)
 
     def read(self, bytes_max: int) -> bytes:
         return b"".join(self.blocks(bytes_max))
@@ -291,10 +285,7 @@ class _Response(http.client.HTTPResponse):
 
 
 class _Watchdog:
-    """A thread that shuts all sockets down when the time is over, or when the attempt must stop.
-
-    The thread that uses a socket then gets an error, or the end of the answer, and looks at `is_late` and `is_stopped`.
-    """
+    """A thread that shuts all sockets down when the time is over, or when the attempt must stop."""
 
     def __init__(self, is_stopping: Callable[[], bool]) -> None:
         self._is_stopping = is_stopping

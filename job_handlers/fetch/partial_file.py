@@ -72,7 +72,6 @@ class PartialFile:
         return count if isinstance(count, int) else 0
 
     def begin(self, facts: FileFacts, *, has_md5: bool = False) -> None:
-        """Keep the bytes only if they belong to this revision, and start the digests of them."""
         revision = {"key": facts.key, "size": facts.size, "md5": facts.md5, "sha256": facts.sha256}
         is_same_revision = all(self._saved.get(name) == value for name, value in revision.items())
         is_too_long = facts.size is not None and self.length > facts.size

@@ -1,7 +1,6 @@
 """Fetch one file completely and correctly, even if the connection is lost many times.
 
-The result is returned only if size, signature and digests are right. The bytes of an attempt that ends early stay in
-the `PartialFile` for the next one.
+The result is returned only if size, signature and digests are right. `PartialFile` keeps the bytes for later attempts.
 """
 
 from __future__ import annotations

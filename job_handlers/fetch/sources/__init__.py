@@ -44,10 +44,9 @@ class FileRequest(Struct, frozen=True):
 
 
 class SourceFile(Protocol):
-    """A file that can be downloaded. Each method may raise `FetchError`."""
+    """Each method may raise `FetchError`."""
 
-    def facts(self) -> FileFacts:
-        """Ask the source. Later downloads belong to these facts."""
+    def facts(self) -> FileFacts: ...
 
     def download_into(self, part: PartialFile, facts: FileFacts, length: int | None) -> Iterator[int]:
         """Append up to `length` bytes to `part`, and yield the size of each block."""
@@ -121,7 +120,7 @@ def credentials() -> list[str]:
 
 
 def import_sources() -> None:
-    """Import all modules of the sources, so that the processes that are forked later need not."""
+    """Import all modules of the sources before children are forked."""
     for source in sources():
         package: Any = source
         for module in pkgutil.iter_modules(getattr(package, "__path__", ()), f"{package.__name__}."):

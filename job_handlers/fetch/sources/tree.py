@@ -7,21 +7,14 @@ from typing import Literal, Protocol
 
 from msgspec import Struct
 
-from worker_service.handlers import in_a_sentence
+from worker_service.base.errors import PagemillError
 
 # native: an online document, such as one of Google Docs, which has no file.
 EntryKind = Literal["folder", "file", "native", "shortcut"]
 
 
-class ItemError(Exception):
+class ItemError(PagemillError):
     """One item cannot be read; the walk continues."""
-
-    def __init__(self, detail: str, remedy: str = "") -> None:
-        super().__init__(detail, remedy)
-        self.detail, self.remedy = detail, remedy
-
-    def __str__(self) -> str:
-        return in_a_sentence(self.detail, self.remedy)
 
 
 class ListingExpired(Exception):
@@ -45,7 +38,6 @@ class Entry(Struct, frozen=True):
     """Id of the shared drive, which has its own list of changes; empty for other files."""
     target_id: str = ""
     refusal: str = ""
-    """Why the file cannot be downloaded."""
     is_trashed: bool = False
 
 
@@ -63,8 +55,6 @@ class TreeChanges(Struct, frozen=True):
 
 
 class Tree(Protocol):
-    """`key` is the resource key of an entry; `corpus` and `page` are those of `Entry` and `Listing`."""
-
     platform: str
     source: str
     """The name under which jobs pause together, as in `Source.source_of_jobs`."""

@@ -1,7 +1,6 @@
 """Files with flowing text: paragraphs, table rows, pictures and page breaks.
 
-The modules of this package yield the pieces of a file: plain or styled text, table rows, references to pictures, and
-`NEW_PAGE`. This module divides them into pages, and finds the blocks and tables of a page.
+The modules of this package yield the pieces of a file. This one divides them into pages, blocks and tables.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from msgspec.structs import replace
 
 from job_handlers.file_kinds import FileKind
 from job_handlers.reading.layout import FlowLayout, TextTable
+from worker_service.base.errors import PagemillError
 from worker_service.handlers import (
     LINK_ADDRESS,
     STATED_BY_FILE,
@@ -26,7 +26,6 @@ from worker_service.handlers import (
     Role,
     TextLink,
     counted,
-    in_a_sentence,
 )
 
 LIBRARY = "writings 11"
@@ -59,13 +58,8 @@ _MODULES = {
 }
 
 
-class UnreadableDocument(Exception):
-    def __init__(self, detail: str, remedy: str = "") -> None:
-        super().__init__(detail, remedy)
-        self.detail, self.remedy = detail, remedy
-
-    def __str__(self) -> str:
-        return in_a_sentence(self.detail, self.remedy)
+class UnreadableDocument(PagemillError):
+    """The file cannot be read; `remedy` says what the user can do."""
 
 
 class DocumentLocked(UnreadableDocument):
@@ -75,7 +69,6 @@ class DocumentLocked(UnreadableDocument):
 
 class PictureReference(NamedTuple):
     key: str
-    """With this, `FlowDocument.picture` returns its bytes."""
     alt: str | None = ""
     """None if the text beside it is its alternative text."""
 
@@ -285,7 +278,6 @@ def _cut_long(paragraph: str) -> Iterator[str]:
 def layout_of(
     lines_and_pictures: Sequence[str | ShownPicture], readers: Sequence[str] = (), written_in: Sequence[str] = ()
 ) -> FlowLayout:
-    """Return the layout of a page. `readers` are the engines that read its pictures, `written_in` its languages."""
     lines = [line for line in lines_and_pictures if isinstance(line, str)]
     tables = tables_in(lines)
     links: list[TextLink] = []

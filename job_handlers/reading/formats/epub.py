@@ -95,7 +95,6 @@ class EpubBook:
 
 
 def _resolve_path(file: str, href: str) -> str:
-    """Return the path in the archive to which a link in `file` leads."""
     return posixpath.normpath(posixpath.join("/", posixpath.dirname(file), unquote(href.partition("#")[0])))[1:]
 
 

@@ -1,7 +1,6 @@
 """Word, PowerPoint and OpenDocument: XML in a zip archive. One parser reads them, as only names of elements differ.
 
-A part is one XML file of the archive, such as `word/document.xml` or a slide. Its relations file maps the ids that its
-elements use to other parts, pictures and addresses.
+A part is one XML file of the archive. Its relations map the ids in it to other parts, pictures and addresses.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ class _ElementNames(Struct, frozen=True, kw_only=True):
     rows: Sequence[str]
     tables: Sequence[str] = ()
     silent: Sequence[str]
-    """Elements whose text is not read; with a namespace if only that one is meant."""
+    """Elements whose text is not read, some with their namespace."""
     texts: Sequence[str] = ()
     """If given, only these elements contain text."""
     pages: Sequence[str] = ()
@@ -69,48 +68,28 @@ class _ElementNames(Struct, frozen=True, kw_only=True):
 
 
 _WORD = _ElementNames(
-    paragraphs=("p",),
-    cells=("tc",),
-    rows=("tr",),
-    tables=("tbl",),
+    paragraphs=("p",), cells=("tc",), rows=("tr",), tables=("tbl",), texts=("t",), pages=("lastRenderedPageBreak",),
     # Deleted text, and earlier states of changed elements.
     silent=("del", "moveFrom", "Fallback", "delText", "tcPrChange", "trPrChange", "tblPrExChange"),
-    texts=("t",),
-    pages=("lastRenderedPageBreak",),
-)
+)  # fmt: skip
 _SLIDE = _ElementNames(
-    paragraphs=("p", "text"),
-    cells=("tc",),
-    rows=("tr",),
-    tables=("tbl",),
+    paragraphs=("p", "text"), cells=("tc",), rows=("tr",), tables=("tbl",), texts=("t", "text"),
     silent=("Fallback", "fld"),
-    texts=("t", "text"),
-)
+)  # fmt: skip
 _CHART = _ElementNames(
-    paragraphs=("p", "v"),
-    cells=("tx", "cat", "val", "xVal", "yVal", "bubbleSize"),
-    rows=("ser",),
+    paragraphs=("p", "v"), cells=("tx", "cat", "val", "xVal", "yVal", "bubbleSize"), rows=("ser",), texts=("t", "v"),
     silent=("Fallback", "fld"),
-    texts=("t", "v"),
-)
+)  # fmt: skip
 _OPEN_TEXT = _ElementNames(
-    paragraphs=("p", "h", "math"),
-    cells=("table-cell", "covered-table-cell"),
-    rows=("table-row",),
-    tables=("table",),
+    paragraphs=("p", "h", "math"), cells=("table-cell", "covered-table-cell"), rows=("table-row",), tables=("table",),
+    pages=("soft-page-break",),
     silent=(
-        "tracked-changes",
-        "note-citation",
-        "binary-data",
-        "annotation-xml",
+        "tracked-changes", "note-citation", "binary-data", "annotation-xml",
         "http://www.w3.org/1998/Math/MathML annotation",
         # Authors of comments.
-        "http://purl.org/dc/elements/1.1/ creator",
-        "http://purl.org/dc/elements/1.1/ date",
-        *_ALTERNATIVES,
+        "http://purl.org/dc/elements/1.1/ creator", "http://purl.org/dc/elements/1.1/ date", *_ALTERNATIVES,
     ),
-    pages=("soft-page-break",),
-)
+)  # fmt: skip
 _OPEN_SLIDE = replace(_OPEN_TEXT, pages=("page",))
 _SYMBOLS = {
     **dict(zip("ABCDEFGHIJKLMNOPQRSTUVWXYZ", "ΑΒΧΔΕΦΓΗΙϑΚΛΜΝΟΠΘΡΣΤΥςΩΞΨΖ", strict=True)),
@@ -133,25 +112,21 @@ _WORD_STYLES = {
 }  # fmt: skip
 """Names of Word's own styles, in English in every language."""
 _WORD_PARTS = {
-    "header": _Style(Role.HEAD),
-    "footer": _Style(Role.FOOT),
-    "footnotes": _Style(Role.FOOTNOTE),
-    "endnotes": _Style(Role.FOOTNOTE),
-    "comments": _PLAIN,
-}
+    "header": _Style(Role.HEAD), "footer": _Style(Role.FOOT), "footnotes": _Style(Role.FOOTNOTE),
+    "endnotes": _Style(Role.FOOTNOTE), "comments": _PLAIN,
+}  # fmt: skip
 _PLACEHOLDERS = {
     "title": _Style(Role.HEADING, 1), "ctrTitle": _Style(Role.HEADING, 1), "body": _Style(Role.ITEM, 1),
     "obj": _Style(Role.ITEM, 1), "outline": _Style(Role.ITEM, 1), "sldNum": _Style(Role.NUMBER),
     "ftr": _Style(Role.FOOT), "hdr": _Style(Role.HEAD),
 }  # fmt: skip
-"""Kinds of placeholders on slides, of PowerPoint and OpenDocument → style of their paragraphs."""
+"""Placeholders on slides, of PowerPoint and OpenDocument."""
 
 
 class _Part(Struct, frozen=True):
     path: str
     names: _ElementNames
     files: Mapping[str, str] = {}
-    """Ids that the elements of the part use → files of the archive."""
     styles: Mapping[str, _Style] = {}
     """Style ids → styles. The key "" is for paragraphs without a style."""
     links: Mapping[str, str] = {}
@@ -383,7 +358,7 @@ class _OpenParagraph:
 @dataclass(slots=True)
 class _OpenRow:
     paragraph_depth: int
-    """Number of paragraphs that are open around the row. Paragraphs that end at this depth belong to a cell."""
+    """Number of paragraphs that are open around it."""
     repeats: int
     cells: list[list[str]] = field(default_factory=list)
     spans: list[CellSpan] = field(default_factory=list)
@@ -482,10 +457,7 @@ class _OpenTables:
             row.cells += [[]] * _number(attributes, "val")
 
     def merge_cell(self, attributes: Mapping[str, str]) -> None:
-        """Continue the cell above, or begin one that the rows below may continue.
-
-        In Word, this element follows the one with the number of columns.
-        """
+        # Word says of each cell, after its columns, whether it continues the cell above it.
         row = self.row
         if row is None or not row.cells:
             return
@@ -511,9 +483,7 @@ class _PartParser:
         self._tables = _OpenTables()
         self._paragraphs: list[_OpenParagraph] = []
         self._after_paragraph: list[str] = []
-        """Ended paragraphs that follow the outermost open paragraph."""
         self._shape_style = _PLAIN
-        """Style of the paragraphs in the open shape of a slide."""
         self._list_depth = 0
         self._next_note = ""
         """Number of the footnote that begins with the next paragraph."""
@@ -524,7 +494,6 @@ class _PartParser:
         self._has_run_link = False
         self._alternative = ""
         self._alternative_parts: list[str] | None = None
-        """Text of the open title or description of a picture."""
         self._pieces_before_frame = self._unread_before_frame = 0
         self._silent_depth = 0
         self._text_depth = 0

@@ -93,7 +93,6 @@ class PageParser(HTMLParser):
         self._begins_table = self._has_heading_cells = False
 
     def take_pieces(self) -> list[Piece]:
-        """Return the pieces since the last call."""
         pieces, self._pieces = self._pieces, []
         return pieces
 

@@ -28,10 +28,7 @@ _STAMPED_SECONDS = 2.0
 
 
 class HttpsFile:
-    """A `SourceFile`. Its revision is a validator of RFC 9110, the ETag or Last-Modified header.
-
-    A strong one shows every change of the file. If there is none, a weak one shows most.
-    """
+    """Its revision is a strong validator of RFC 9110, otherwise a weak one, which most changes of the file change."""
 
     def __init__(self, url: str, request: FileRequest, timeouts: Timeouts, is_stopping: Callable[[], bool]) -> None:
         self._url = url
