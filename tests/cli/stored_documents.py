@@ -107,7 +107,7 @@ class Shelf:
         return found[0]
 
     def fail_next(self, code: str, message: str, remedy: str = "") -> None:
-        self.store.leases.fail(self.next_job(["io"]).lease, Failure(code, message, remedy=remedy), retry_at=None)
+        self.store.leases.fail(self.next_job().lease, Failure(code, message, remedy=remedy), retry_at=None)
 
     def brought_in(self, *requests: DocumentRequest, files: Sequence[str] = ()) -> None:
         """Complete a download: publish its files, and request that they are read."""

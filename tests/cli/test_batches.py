@@ -13,7 +13,6 @@ import pytest
 
 from tests.cli.conftest import Run, items, start_command, write_files
 from tests.cli.stored_documents import Shelf, sha256_of
-from worker_service.jobs.attempts import Failure
 from worker_service.jobs.batches import BatchState, NewBatch
 from worker_service.jobs.documents import DocumentRequest
 from worker_service.jobs.job import NewJob, Status
@@ -25,10 +24,6 @@ def add_batch(shelf: Shelf, *names: str, owner: str = "ann", name: str = "report
     return shelf.store.batches.add(NewBatch(owner, name), jobs).batch.id
 
 
-def fail(shelf: Shelf, code: str, message: str) -> None:
-    shelf.store.leases.fail(shelf.next_job().lease, Failure(code, message), retry_at=None)
-
-
 def state_of(shelf: Shelf, batch_id: int) -> BatchState:
     return shelf.store.batches.get(batch_id).state
 
@@ -38,7 +33,7 @@ def test_the_list_shows_the_progress_of_each_batch(run: Run, shelf: Shelf) -> No
     add_batch(shelf, "a.pdf", "b.pdf", "c.pdf")
     add_batch(shelf, "d.pdf", owner="bob", name="")
     shelf.publish(shelf.next_job(), "a.pdf", "one", "two")
-    fail(shelf, "DAMAGED", "it is damaged")
+    shelf.fail_next("DAMAGED", "it is damaged")
 
     lines = run("batch", "ls").stdout.splitlines()
 
@@ -55,7 +50,7 @@ def test_the_list_shows_the_progress_of_each_batch(run: Run, shelf: Shelf) -> No
 
 def test_batch_show_prints_the_request_and_the_next_step(run: Run, shelf: Shelf) -> None:
     add_batch(shelf, "a.pdf")
-    fail(shelf, "DAMAGED", "it is damaged")
+    shelf.fail_next("DAMAGED", "it is damaged")
 
     result = run("batch", "show", "batch:1")
 
@@ -93,18 +88,14 @@ def test_resume_says_which_other_batch_of_the_owner_now_waits(run: Run, shelf: S
 def test_retry_runs_only_failed_jobs_again(run: Run, shelf: Shelf) -> None:
     add_batch(shelf, "a.pdf", "b.pdf")
     shelf.publish(shelf.next_job(), "a.pdf", "one")
-    fail(shelf, "DAMAGED", "it is damaged")
+    shelf.fail_next("DAMAGED", "it is damaged")
     assert state_of(shelf, 1) is BatchState.FAILED
 
     assert run("batch", "retry", 1).stdout == "batch 1 (reports) retries 1 job\n"
 
     assert shelf.store.job_queries.count(Selector(batch_id=1, statuses=(Status.PENDING,))) == 1
-    assert "nothing of it is left to do" in _done(run, shelf)
-
-
-def _done(run: Run, shelf: Shelf) -> str:
     shelf.publish(shelf.next_job(), "b.pdf", "two")
-    return run("batch", "retry", 1, fails=1).stderr
+    assert "nothing of it is left to do" in run("batch", "retry", 1, fails=1).stderr
 
 
 def test_cancel_asks_first_and_the_batch_can_be_resumed(run: Run, shelf: Shelf) -> None:
@@ -137,9 +128,9 @@ def test_documents_are_listed_searched_counted_and_exported_by_batch(run: Run, s
     shelf.read("other.pdf", "climate", roles=("original", "text"))
     add_batch(shelf, "a.pdf", "b.pdf")
     shelf.publish(shelf.next_job(), "a.pdf", "climate risk", roles=("original", "text"))
-    fail(shelf, "DAMAGED", "it is damaged")
+    shelf.fail_next("DAMAGED", "it is damaged")
     shelf.store.intake.enqueue(NewJob("download", name="lost.pdf", batch_id=1, source_key="/srv/lost.pdf", owner="ann"))
-    fail(shelf, "NOT_FOUND", "it is gone")
+    shelf.fail_next("NOT_FOUND", "it is gone")
     (tmp_path / "terms.txt").write_text("climate\n")
 
     assert [item["name"] for item in items(run("documents", "--batch", "batch:1", "--json"))] == ["b.pdf", "a.pdf"]

@@ -391,7 +391,9 @@ def test_the_csv_has_the_origin_and_digests_of_all_documents(run: Run, shelf: Sh
     shelf.read("b.pdf", "one", owner="ann", key="https://ann@example.org/2026/b.pdf")
     shelf.ask("c.pdf", "ann", key="/srv/c.pdf", content="c-c")
     shelf.store.intake.enqueue(NewJob("download", owner="ann", name="d.xls", source_key="/srv/d.xls"))
-    shelf.fail_next("NOT_WHAT_IT_SAYS", "it is no spreadsheet")
+    download = shelf.next_job(["io"])
+    failure = Failure("NOT_WHAT_IT_SAYS", "it is no spreadsheet")
+    shelf.store.leases.fail(download.lease, failure, retry_at=None)
 
     stdout = run("documents", "--owner", "ann", "--csv").stdout
     rows = list(csv.DictReader(io.StringIO(stdout)))

@@ -9,6 +9,7 @@ import ast
 import io
 import json
 import re
+import shlex
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -76,14 +77,14 @@ tag rm EVIL --name EVIL | documents --tag EVIL | documents rm --owner EVIL --dry
 documents rm 1 2 --yes | undo --list
 """
 # `pagemill` alone, and each command above. Words in capitals stand for hostile values.
-WORDS = ["", *re.split(r" \| |\n", COMMANDS.strip())]
+COMMAND_LINES = ["", *re.split(r" \| |\n", COMMANDS.strip())]
 # `db shell` is the sqlite3 program, the daemon's log has its own test, and a report and the answers of `mcp` are JSON.
-INTO_FILES = {"file.write", "opened.write", "sheet.write"}
 NOT_RUN = {"db shell", "mcp", "report", "run", "reload", "upgrade", "help"}
+CALLS_THAT_WRITE_FILES = {"file.write", "opened.write", "sheet.write"}
 
 
 @pytest.fixture
-def hostile_files(shelf: Shelf, by_hand_at: ByHand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def hostile_files(shelf: Shelf, database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A database, a directory and settings with a hostile value in every field that a user can set."""
     store = shelf.store
     facts = [HandlerFacts(EVIL, missing=EVIL), *map(HandlerFacts, ("download", "ingest", "crawl"))]
@@ -105,8 +106,9 @@ def hostile_files(shelf: Shelf, by_hand_at: ByHand, tmp_path: Path, monkeypatch:
     )
     store.leases.fail(shelf.wish(EVIL, EVIL, key="3").lease, Failure(f"CODE{EVIL}", EVIL), retry_at=None)
     evil_node = ", ".join([_sql(EVIL), "'w1'", "'down'", _sql(EVIL), _sql(EVIL)])
-    by_hand_at(f"INSERT INTO node (name, worker_id, state, reason, version) VALUES ({evil_node})")
-    by_hand_at(f"UPDATE file SET name = name || {_sql(EVIL)}")
+    by_hand = ByHand(database)
+    by_hand(f"INSERT INTO node (name, worker_id, state, reason, version) VALUES ({evil_node})")
+    by_hand(f"UPDATE file SET name = name || {_sql(EVIL)}")
 
     directory = tmp_path / "dir"
     for name in (f"{EVIL}.pdf", f"in{EVIL}/b.pdf", NOT_UTF_8, f"{EVIL}.docx"):
@@ -116,7 +118,7 @@ def hostile_files(shelf: Shelf, by_hand_at: ByHand, tmp_path: Path, monkeypatch:
     (directory / f"{EVIL}.txt").write_text("read elsewhere")
     Path("terms.txt").write_text(f"climate\n=climate\n{ONE_LINE}\n")
     script = tmp_path / "evil.sh"
-    script.write_text(f"#!/bin/sh\nprintf '%s\\n' {_sh(ONE_LINE)}\n")
+    script.write_text(f"#!/bin/sh\nprintf '%s\\n' {shlex.quote(ONE_LINE)}\n")
     script.chmod(0o755)
     evil_text = json.dumps(EVIL)
     Path("pagemill.toml").write_text(
@@ -128,17 +130,8 @@ def hostile_files(shelf: Shelf, by_hand_at: ByHand, tmp_path: Path, monkeypatch:
     return directory
 
 
-@pytest.fixture
-def by_hand_at(database: Path) -> ByHand:
-    return ByHand(database)
-
-
 def _sql(text: str) -> str:
     return "char(" + ",".join(str(ord(letter)) for letter in text) + ")"
-
-
-def _sh(text: str) -> str:
-    return "'" + text.replace("'", "'\\''") + "'"
 
 
 def words_of(line: str, directory: Path) -> list[str]:
@@ -185,14 +178,15 @@ def commands(group: click.Group, above: str = "") -> Iterator[str]:
 
 
 def test_every_command_is_run_with_hostile_values() -> None:
-    left_out = {item for item in commands(pagemill) if not any(f"{line} ".startswith(f"{item} ") for line in WORDS)}
+    lines = [f"{line} " for line in COMMAND_LINES]
+    not_run = {name for name in commands(pagemill) if not any(line.startswith(f"{name} ") for line in lines)}
 
-    assert left_out - {"documents ls"} == NOT_RUN
+    assert not_run - {"documents ls"} == NOT_RUN
 
 
 def test_no_command_prints_control_characters_of_stored_values(hostile_files: Path, database: Path) -> None:
     with crawls_completed(database):
-        for line in WORDS:
+        for line in COMMAND_LINES:
             words = words_of(line, hostile_files)
             plain, structured = invoke(words), invoke(["--json", *words])
             for text in (structured.stdout, *re.findall("^{.*", structured.stderr, re.MULTILINE)):
@@ -218,11 +212,8 @@ def test_only_output_and_progress_print() -> None:
 
 def _printing(source: str) -> list[str]:
     calls = [ast.unparse(node.func) for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
-    return [
-        call
-        for call in calls
-        if call in ("print", "click.echo", "click.secho") or (call.endswith(".write") and call not in INTO_FILES)
-    ]
+    printing = {"print", "click.echo", "click.secho"} | {call for call in calls if call.endswith(".write")}
+    return [call for call in calls if call in printing - CALLS_THAT_WRITE_FILES]
 
 
 @pytest.mark.parametrize("log_format", ["console", "json"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -198,10 +198,6 @@ def test_why_proposes_a_retry_after_the_last_one(run: Run, daemon: Daemon) -> No
     assert json.loads(run("why", 1, "--json").stdout)["next"].endswith("pagemill retry 1")
 
 
-def in_an_hour() -> datetime:
-    return wall_clock() + timedelta(hours=1)
-
-
 def test_without_an_id_why_and_logs_show_the_newest_job_with_a_problem(run: Run, daemon: Daemon) -> None:
     assert run("why").stderr == "no job has a problem\n"
     assert run("logs").stderr == "no job has a problem\n"
@@ -220,7 +216,9 @@ def test_without_an_id_why_and_logs_show_the_newest_job_with_a_problem(run: Run,
 
     run("enqueue", "ocr_pages")
     [put_off] = daemon.claim()
-    daemon.store.leases.snooze(put_off.lease, in_an_hour(), Failure("SNOOZED", "the quota is used up"))
+    daemon.store.leases.snooze(
+        put_off.lease, wall_clock() + timedelta(hours=1), Failure("SNOOZED", "the quota is used up")
+    )
     assert "the quota is used up" in run("why", fails=3).stdout
 
     run("enqueue", "nobody_knows")
