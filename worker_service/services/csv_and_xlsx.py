@@ -29,6 +29,7 @@ def csv_lines(headers: Sequence[str], rows: Iterable[Sequence[object]], *, is_fo
 
 
 def document_row(item: tuple[Document, Provenance] | Job) -> tuple[object, ...]:
+    # A job stands for a document that could not be added.
     if isinstance(item, Job):
         job = item
         return (

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from worker_service.base.clock import Clock, wall_clock
+from worker_service.base.clock import wall_clock
 from worker_service.base.errors import BadInput, PagemillError, Refused
 from worker_service.jobs.job import Status
 from worker_service.runner.worker_identity import is_free
@@ -73,13 +73,12 @@ def backup(
     target: Path,
     *,
     keep: int | None = None,
-    clock: Clock = wall_clock,
     on_long_wait: OnLongWait | None = None,
 ) -> WrittenBackup:
     """Write a backup to a new file. In a directory, keep only the newest `keep` backups."""
     path, earlier_backups = target, list[Path]()
     if target.is_dir():
-        path = target / f"{settings.database.stem}-{clock():%Y-%m-%dT%H%M%SZ}.db"
+        path = target / f"{settings.database.stem}-{wall_clock():%Y-%m-%dT%H%M%SZ}.db"
         backup_name = re.compile(rf"{re.escape(settings.database.stem)}-\d{{4}}-\d\d-\d\dT\d{{6}}Z\.db")
         earlier_backups = sorted(file for file in target.iterdir() if backup_name.fullmatch(file.name))
     elif keep is not None:
@@ -122,14 +121,14 @@ def plan_restore(settings: Settings, file: Path) -> RestorePlan:
     return RestorePlan(check_backup(file), settings.database, settings.database.exists())
 
 
-def restore(settings: Settings, plan: RestorePlan, *, clock: Clock = wall_clock) -> RestoreDone:
+def restore(settings: Settings, plan: RestorePlan) -> RestoreDone:
     def raise_unless_possible(database_id: str) -> None:
         if (fault := fault_of_workspace(settings.workspace, database_id)) is not None:
             raise fault
         # A daemon may have started since the plan was made.
         _refuse_beside_a_daemon(plan.database)
 
-    restored = restore_backup(plan.backup, plan.database, clock, agrees=raise_unless_possible)
+    restored = restore_backup(plan.backup, plan.database, wall_clock, agrees=raise_unless_possible)
     with closing(open_session(settings)) as session:
         return RestoreDone(restored, [fault.path for fault in find_file_faults(session)])
 

@@ -76,8 +76,8 @@ def read_selector(
         batch_ids=tuple(ids_by_field["batch_ids"]),
         document_ids=tuple(ids_by_field["document_ids"]),
         statuses=read_statuses(Status, statuses),
-        since=None if since is None else as_text(read_past(since, now=now)),
-        older_than=None if older_than is None else as_text(read_past(older_than, now=now)),
+        since=read_past(since, now=now),
+        older_than=read_past(older_than, now=now),
         match=tuple(_read_match(text) for text in match),
         **{name: _read_filter(columns[name], words) for name, words in chosen.items() if words is not None},
     )
@@ -113,8 +113,8 @@ def read_document_selector(
         chosen["kinds"] = read_statuses(FileKind, chosen["kinds"], "kind")
     return DocumentSelector(
         statuses=read_statuses(IndexStatus, statuses),
-        since=None if since is None else as_text(read_past(since, now=now)),
-        until=None if until is None else as_text(read_past(until, now=now)),
+        since=read_past(since, now=now),
+        until=read_past(until, now=now),
         **chosen,
     )
 
@@ -147,12 +147,14 @@ def _read_match(text: str) -> tuple[str, object]:
         raise BadInput("the value of --match is nested too deeply") from error
 
 
-def read_past(text: str, *, now: datetime) -> datetime:
+def read_past(text: str | None, *, now: datetime) -> str | None:
     """Parse `2h` (ago) or a time."""
-    if text[:1].isdigit():
-        is_length = text[-1].isalpha() and text[-1] != "Z"
-        return add_duration(now, -parse_duration(text)) if is_length else read_time(text, now=now)
-    raise BadTime(f"{text!r} is not a time", "write it like 2h or 30d (ago), or '2026-11-18 10:00' (UTC)")
+    if text is None:
+        return None
+    if not text[:1].isdigit():
+        raise BadTime(f"{text!r} is not a time", "write it like 2h or 30d (ago), or '2026-11-18 10:00' (UTC)")
+    is_length = text[-1].isalpha() and text[-1] != "Z"
+    return as_text(add_duration(now, -parse_duration(text)) if is_length else read_time(text, now=now))
 
 
 # ── Words ─────────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -183,7 +183,6 @@ def watch_folder(
     *,
     owner: str = "",
     every: str | None = None,
-    name: str | None = None,
 ) -> tuple[ScheduleState, StartedSchedule]:
     """Change the schedule that crawls the folder, or add one, and start it."""
     is_directory = "://" not in folder or folder.startswith(FILE_URL)
@@ -193,7 +192,7 @@ def watch_folder(
     if names:
         state = change_schedule(session, names[0], definition)
     else:
-        state = add_schedule(session, name or _new_name_for(session, folder), definition, owner=owner)
+        state = add_schedule(session, _new_name_for(session, folder), definition, owner=owner)
     return state, start_schedule_now(session, state.name)
 
 

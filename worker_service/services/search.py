@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from worker_service.base.clock import as_text, wall_clock
+from worker_service.base.clock import wall_clock
 from worker_service.jobs.search import SearchRequest, SearchResult
 from worker_service.services.documents import require_batches
 from worker_service.services.page_blocks import passage_limits
@@ -27,7 +27,7 @@ def find_documents(session: Session, request: SearchRequest) -> SearchResult:
 
 def read_added(text: str | None) -> str | None:
     """Parse `3d` (ago) or `2026-11-18`."""
-    return as_text(read_past(text, now=wall_clock())) if text else None
+    return read_past(text or None, now=wall_clock())
 
 
 # ── Meaning ───────────────────────────────────────────────────────────────────────────────────────────────────────────

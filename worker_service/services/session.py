@@ -70,9 +70,6 @@ class Session(Struct, frozen=True):
         """Return the queries that explain why a pending job has not started."""
         return self.store.gates
 
-    def change_counter(self) -> int:
-        return self.store.database.change_counter()
-
     @property
     def library(self) -> Library:
         return self.store.library
@@ -80,6 +77,9 @@ class Session(Struct, frozen=True):
     @property
     def search(self) -> PageSearch:
         return self.store.search
+
+    def change_counter(self) -> int:
+        return self.store.database.change_counter()
 
     def close(self) -> None:
         self.store.close()

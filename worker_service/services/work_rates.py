@@ -13,6 +13,7 @@ from worker_service.jobs.counts import HourOfWork
 from worker_service.services.session import Session
 
 HOURS_MOST = 24 * 31
+_CHART_HOURS = 24
 _HOUR = timedelta(hours=1)
 
 
@@ -47,8 +48,8 @@ def work_rates(session: Session, *, hours: int = 24) -> Sequence[WorkRate]:
     return sorted(rates, key=lambda rate: -rate.jobs)
 
 
-def work_by_hour(session: Session, *, hours: int = 24) -> Sequence[Hour]:
-    starts = _starts_of_hours(session, hours)
+def work_by_hour(session: Session) -> Sequence[Hour]:
+    starts = _starts_of_hours(session, _CHART_HOURS)
     hours_of_types = session.overview.hours_of_work(starts[0])
     return [_hour(start, [hour for hour in hours_of_types if hour.at == start]) for start in starts]
 
