@@ -18,7 +18,7 @@ from worker_service.base.errors import BadInput, Refused
 from worker_service.jobs.selector import Selector
 from worker_service.services import schedules as service
 from worker_service.services.schedule_ticks import run_tick
-from worker_service.services.schedules import list_schedules, start_schedule_now
+from worker_service.services.schedules import list_schedules
 from worker_service.services.session import Session
 from worker_service.services.undo import find_undoable, undo_action
 from worker_service.settings.config import Settings
@@ -98,17 +98,6 @@ def test_missed_slots_are_reported_and_started_as_the_schedule_says(
     assert (next_tick.items, next_tick.missed) == ([], [])
 
 
-def test_a_schedule_with_another_expression_misses_no_slots_of_the_earlier_one(
-    opened: Open, clock: MovableClock
-) -> None:
-    run_tick(opened(HOURLY))
-    clock.advance(2 * 3600)
-
-    assert started_slots(opened(HOURLY.replace('"0 *', '"30 *'))) == []
-    clock.advance(1801)
-    assert started_slots(opened(HOURLY.replace('"0 *', '"30 *'))) == [at(START + 2.5 * HOUR)]
-
-
 def test_a_schedule_that_fails_stops_no_other_and_is_tried_again(
     opened: Open, clock: MovableClock, tmp_path: Path
 ) -> None:
@@ -124,19 +113,6 @@ def test_a_schedule_that_fails_stops_no_other_and_is_tried_again(
 
     folder.mkdir()
     assert [started.schedule for started in run_tick(session).items] == ["reports"]
-
-
-def test_starting_a_schedule_now_takes_no_slot(opened: Open, clock: MovableClock) -> None:
-    session = opened(HOURLY)
-    run_tick(session)
-
-    started = start_schedule_now(session, "hourly")
-    clock.advance(3601)
-
-    assert (started.slot, started.existing) == (None, False)
-    assert started_slots(session) == [at(START + HOUR)]
-    with pytest.raises(BadInput, match="there is no schedule 'hurly': did you mean hourly"):
-        start_schedule_now(session, "hurly")
 
 
 def test_the_list_shows_the_next_and_last_run_and_whether_ticks_run(opened: Open, clock: MovableClock) -> None:

@@ -20,7 +20,7 @@ from worker_service.cli.documents import confirm_unless_named, document_selector
 from worker_service.cli.read_options import TypedPassword, force_option, password_options, priority_option, read_options
 from worker_service.jobs.documents import Decision, DocumentRequest, IndexStatus
 from worker_service.jobs.library import Document, DocumentSelector
-from worker_service.services import documents, enqueue, exports
+from worker_service.services import documents, enqueue, exports, passwords
 from worker_service.services.batches import PRIORITY
 
 _READ_OR_TO_BE_READ = (IndexStatus.QUEUED, IndexStatus.INDEXING, IndexStatus.SUCCESS)
@@ -69,7 +69,8 @@ def reindex(
     # Some may have been removed while the user answered.
     selected = documents.selected_documents(call.session, DocumentSelector(ids=[document.id for document in selected]))
     if options.as_usual:
-        documents.forget_passwords(call.session, selected)
+        for document in selected:
+            passwords.forget(call.settings.workspace, document)
     if typed is not None:
         typed.save(call, selected)
     results = [_reindex_document(call, document, options, priority, is_forced=force) for document in selected]

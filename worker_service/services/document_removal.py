@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from worker_service.jobs.library import Document, Removed, Weight
-from worker_service.services import page_images
-from worker_service.services.documents import forget_passwords
+from worker_service.services import page_images, passwords
 from worker_service.services.session import Session
 from worker_service.workspace import FORGOTTEN_AT_ONCE, delete_gone_files, update_links
 
@@ -27,7 +26,9 @@ def remove_documents(session: Session, documents: Sequence[Document]) -> tuple[R
     while store.removal.forget_gone(FORGOTTEN_AT_ONCE):
         time.sleep(_PAUSE_SECONDS)
     removed_ids = set(removed.document_ids)
-    forget_passwords(session, [document for document in documents if document.id in removed_ids])
+    for document in documents:
+        if document.id in removed_ids:
+            passwords.forget(workspace, document)
     undeleted_paths = delete_gone_files(store, workspace)
     page_images.delete_images(workspace, removed.document_ids)
     with suppress(OSError):  # this user may not change the links; a daemon updates them

@@ -124,10 +124,3 @@ def has_only_own_text(session: Session, document_id: int) -> bool:
     """Return True if OCR settings cannot change the text."""
     pages = session.library.page_summaries(document_id)
     return bool(pages) and all(page.method in ("layer", "rows", "blank") for page in pages)
-
-
-def forget_passwords(session: Session, documents: Sequence[Document]) -> None:
-    from worker_service.services import passwords  # not needed for the list
-
-    for document in documents:
-        passwords.forget(session.settings.workspace, document)

@@ -15,7 +15,7 @@ from worker_service.base.sanitize import as_json
 from worker_service.jobs.library import Document, Removed, Weight
 from worker_service.jobs.page_structure import TableOnPage
 from worker_service.jobs.search import SearchResult
-from worker_service.services import document_removal, documents, exports, keyword_counts
+from worker_service.services import document_removal, documents, exports, keyword_counts, passwords
 from worker_service.services.document_formats import FORMATS
 from worker_service.services.documents import DocumentDetails, DocumentList
 from worker_service.services.keyword_counts import TermCounts
@@ -224,7 +224,7 @@ def put_password(call: ApiRequest, body: PasswordBody) -> ApiResponse[ReadReques
 def delete_password(call: ApiRequest) -> Document:
     """Forget the password of a document. Its text stays readable."""
     document = _visible(call)
-    documents.forget_passwords(call.session, [document])
+    passwords.forget(call.session.settings.workspace, document)
     return document
 
 

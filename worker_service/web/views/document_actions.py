@@ -13,7 +13,7 @@ from worker_service.base.errors import BadInput
 from worker_service.base.sanitize import harmless
 from worker_service.jobs.documents import Decision
 from worker_service.jobs.tags import read_tags
-from worker_service.services import document_removal, documents, enqueue, tags
+from worker_service.services import document_removal, documents, enqueue, passwords, tags
 from worker_service.services.page_images import PageLocked, why_no_image
 from worker_service.services.session import Session
 from worker_service.web.access import Power, visitor_of
@@ -116,7 +116,7 @@ def password(request: Request) -> Response:
 
 def forget_password(request: Request, session: Session) -> Response:
     document = requested_document(session, request)
-    documents.forget_passwords(session, [document])
+    passwords.forget(session.settings.workspace, document)
     return redirect(f"/documents/{document.id}", message="password-forgotten")
 
 
