@@ -83,16 +83,16 @@ def check_current(context: Context[Any]) -> None:
     refuse_stale(is_stale=not context.ask(IsCurrent()).is_current)
 
 
+def refuse_stale(*, is_stale: bool) -> None:
+    if is_stale:
+        raise Permanent("STALE_GENERATION", "the document has a newer generation, which will be read instead")
+
+
 def locked_error(context: Context[Any], password: str) -> Permanent:
     where = f"on the document's page, or with pagemill reindex {context.document_id} --password"
     if password:
         return Permanent("PASSWORD_WRONG", "this password does not open the PDF", f"type it again {where}")
     return Permanent("PDF_ENCRYPTED", "the PDF is locked with a password", f"type it {where}")
-
-
-def refuse_stale(*, is_stale: bool) -> None:
-    if is_stale:
-        raise Permanent("STALE_GENERATION", "the document has a newer generation, which will be read instead")
 
 
 def password_of(context: Context[Any], how: HowToRead) -> str:
@@ -110,8 +110,8 @@ def password_of(context: Context[Any], how: HowToRead) -> str:
 
 
 class PageSource(NamedTuple):
-    content: str
-    library: str
+    content: str  # SHA-256 of the file
+    library: str  # name and version of the library that reads it
 
 
 def page_source(content: str, kind: FileKind) -> PageSource:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from job_handlers.fetch.sources import sources
 from job_handlers.fetch.sources.local import revision_of
@@ -75,6 +76,18 @@ class ReadOptions(Struct, frozen=True, kw_only=True, rename=_OPTION_NAMES.get):
                 )
             settings["password_file"] = self.password_file
         return settings
+
+    def document_request(
+        self, source_key: str, name: str, *, is_forced: bool, standing: bool = False
+    ) -> DocumentRequest:
+        return DocumentRequest(
+            source_key,
+            name,
+            settings=canonical(self.reading_settings()),
+            is_forced=is_forced,
+            actions=self.actions(standing=standing),
+            tags=read_tags(self.tags),
+        )
 
     def actions(self, *, standing: bool = False) -> list[DeferredAction]:
         """Return what follows the reading. `standing` actions are repeated for each new generation."""
@@ -144,15 +157,7 @@ def download_job(
     # Equal requests for equal bytes share a key. The file's size and times stand for its bytes.
     revision = revision_of(file.stat())
     key = f"ingest:{digest([owner, body, revision])}"
-    request = DocumentRequest(
-        source,
-        "",
-        settings=canonical(options.reading_settings()),
-        is_forced=is_forced,
-        actions=options.actions(standing=standing),
-        tags=read_tags(options.tags),
-        revision=revision,
-    )
+    request = options.document_request(source, "", is_forced=is_forced, standing=standing)
     return NewJob(
         "download",
         platform="local",
@@ -161,7 +166,7 @@ def download_job(
         name=display_path(file.name),
         source_key=source,
         unique_key=key,
-        adds_document=request,
+        adds_document=replace(request, revision=revision),
         on_failure=options.actions_on_failure(),
     )
 
@@ -170,16 +175,8 @@ def reindex_job(document: Document, options: ReadOptions, *, has_original: bool,
     """Download the document first if the original is missing."""
     platform, owner = document.platform, document.owner
     if has_original:
-        request = DocumentRequest(
-            document.source_key,
-            document.name,
-            document.content,
-            canonical(options.reading_settings()),
-            is_forced=is_forced,
-            actions=options.actions(),
-            tags=read_tags(options.tags),
-        )
-        return NewJob("ingest", platform=platform, owner=owner, document=request)
+        request = options.document_request(document.source_key, document.name, is_forced=is_forced)
+        return NewJob("ingest", platform=platform, owner=owner, document=replace(request, content=document.content))
     # Force reading: the document was adopted, or its files were lost.
     read = {"read": options.reading_settings(), "force": True, **options.actions_and_tags()}
     body = {"source": document.source_key, "name": document.name, **read}

@@ -64,7 +64,11 @@ class SheetFile:
         self._sheet_of_rows = -1
 
     def row_ranges(self) -> list[RowRange]:
-        return row_ranges_of(self._heights())
+        return [
+            RowRange(sheet, name, first, min(first + ROWS_PER_PAGE - 1, height))
+            for sheet, (name, height) in enumerate(self._heights())
+            for first in range(1, height + 1, ROWS_PER_PAGE)
+        ]
 
     def page(self, row_range: RowRange) -> tuple[str, str]:
         if self._sheet_of_rows != row_range.sheet:
@@ -125,14 +129,6 @@ def sheet_reader(original: Path, kind: FileKind) -> Callable[[int], list[RowRang
             return Refusal("SHEET_BROKEN", f"the spreadsheet cannot be read: {error}")
 
     return read
-
-
-def row_ranges_of(heights: Sequence[tuple[str, int]]) -> list[RowRange]:
-    return [
-        RowRange(at, name, first, min(first + ROWS_PER_PAGE - 1, height))
-        for at, (name, height) in enumerate(heights)
-        for first in range(1, height + 1, ROWS_PER_PAGE)
-    ]
 
 
 def job_ranges(pages: Sequence[RowRange]) -> list[list[int]]:

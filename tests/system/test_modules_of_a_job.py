@@ -12,7 +12,7 @@ from worker_service.jobs.library import DocumentSelector
 
 MODULES_MOST = 27
 """26 (runner 10, daemon 6, store 4, base 4, jobs 2), and one more if the daemon waits for the write lock."""
-PDF_MODULES_MOST, PDF_PROCESSES_MOST = 24, 3
+PDF_MODULES_MOST, PDF_PROCESSES_MOST = 23, 3
 """Modules of the handlers, and processes that run them: one for each of two jobs, and one for the pages."""
 
 # In every process of the daemon's: the name of each module of ours in which anything is called while `recording` is
