@@ -77,8 +77,8 @@ def picture(
     with pymupdf.open() as document:
         page = document.new_page(width=A4[0], height=A4[1])
         page.insert_textbox(pymupdf.Rect(60, 60, 535, 800), text, fontsize=size, fontname="tiro")
-        drawn = page.get_pixmap(dpi=dpi, colorspace=pymupdf.csGRAY)
-        image = Image.frombytes("L", (drawn.width, drawn.height), drawn.samples)
+        pixmap = page.get_pixmap(dpi=dpi, colorspace=pymupdf.csGRAY)
+        image = Image.frombytes("L", (pixmap.width, pixmap.height), pixmap.samples)
     if skew:
         image = image.rotate(-skew, Image.Resampling.BICUBIC, fillcolor=255)
     if noise:

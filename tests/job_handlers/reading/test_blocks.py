@@ -93,7 +93,7 @@ def test_headings_lists_and_code_become_markdown(tmp_path: Path) -> None:
     assert [line for line in lines if line.startswith("#")] == ["# Annual report", "## Risks"]
     assert [line for line in lines if line.lstrip().startswith("- ")] == ["- water", "- fire", "    - in forests"]
     assert lines[lines.index("```") + 1] == "def burn(): pass"
-    assert sum(one.role is Role.PARAGRAPH for one in page.blocks) == 3
+    assert sum(block.role is Role.PARAGRAPH for block in page.blocks) == 3
 
 
 def test_running_heads_and_page_numbers_are_left_out_of_markdown_but_not_of_the_text(tmp_path: Path) -> None:
@@ -286,8 +286,8 @@ def test_a_picture_with_alternative_text_has_it_in_markdown(tmp_path: Path, name
         open_text(path, f"<t:p>Above.</t:p><t:p>{frame}</t:p><t:p>Below.</t:p>", {"Pictures/a.png": red})
     elif name == "a.pptx":
         body = "<a:p><a:r><a:t>{}</a:t></a:r></a:p>"
-        shown = '<p:pic><p:cNvPr descr="A red box"/><a:blip r:embed="r2"/></p:pic>'
-        presentation(path, f"{body.format('Above.')}{shown}{body.format('Below.')}", {"ppt/slides/a.png": red})
+        picture = '<p:pic><p:cNvPr descr="A red box"/><a:blip r:embed="r2"/></p:pic>'
+        presentation(path, f"{body.format('Above.')}{picture}{body.format('Below.')}", {"ppt/slides/a.png": red})
     else:
         data = base64.b64encode(red).decode()
         path.write_text(f'<p>Above.<p><img alt="A red box" src="data:image/png;base64,{data}"><p>Below.')
@@ -303,11 +303,11 @@ def test_a_scan_has_headings_and_paragraphs(tmp_path: Path) -> None:
         page.insert_text((72, 100), "Annual report", fontname="helv", fontsize=26)
         for line in range(12):
             page.insert_text((72, 150 + 16 * line + 20 * (line > 5)), BODY[line], fontname="helv", fontsize=11)
-        shown = Image.frombytes("L", (1240, 1754), page.get_pixmap(dpi=150, colorspace="gray").samples[: 1240 * 1754])
+        image = Image.frombytes("L", (1240, 1754), page.get_pixmap(dpi=150, colorspace="gray").samples[: 1240 * 1754])
 
-    [page] = read(scan(tmp_path / "a.pdf", [shown], dpi=150))
+    [page] = read(scan(tmp_path / "a.pdf", [image], dpi=150))
 
-    assert [one.role for one in page.blocks] == [Role.HEADING, Role.PARAGRAPH, Role.PARAGRAPH]
+    assert [block.role for block in page.blocks] == [Role.HEADING, Role.PARAGRAPH, Role.PARAGRAPH]
     assert page_markdown(page).startswith("# Annual report\n\n")
 
 
@@ -374,7 +374,7 @@ def test_footnotes_of_two_pages_have_different_labels(tmp_path: Path) -> None:
 
     whole = "".join(document_markdown(read(tmp_path / "c.pdf")))
 
-    assert [whole.count(one) for one in ("[^p1-1]", "[^p2-2]", "[^p1-1]: See", "[^p2-2]: Ask")] == [2, 2, 1, 1]
+    assert [whole.count(label) for label in ("[^p1-1]", "[^p2-2]", "[^p1-1]: See", "[^p2-2]: Ask")] == [2, 2, 1, 1]
 
 
 def pictured(path: Path, alt: str = "", *boxes: tuple[float, float, float, float]) -> Path:
@@ -388,7 +388,7 @@ def pictured(path: Path, alt: str = "", *boxes: tuple[float, float, float, float
         for box in boxes or [(72, 180, 272, 380)]:
             page.insert_image(box, pixmap=red)
         if alt:
-            [content] = [one for one in page.get_contents() if b"Do" in document.xref_stream(one)]
+            [content] = [stream for stream in page.get_contents() if b"Do" in document.xref_stream(stream)]
             document.update_stream(content, b"/Figure <</MCID 0>> BDC\n%s\nEMC" % document.xref_stream(content))
             tree, figure, parents = (document.get_new_xref() for _ in range(3))
             document.update_object(
@@ -409,7 +409,7 @@ def test_a_picture_of_a_pdf_is_in_reading_order(tmp_path: Path, alt: str, shown:
     [page] = read(pictured(tmp_path / "a.pdf", alt))
 
     assert page_markdown(page).split("\n\n")[1] == shown
-    [block] = [one for one in page.blocks if one.role is Role.PICTURE]
+    [block] = [block for block in page.blocks if block.role is Role.PICTURE]
     assert (block.x0, block.x1, page.text_of(block)) == (72, 272, "")
 
 
@@ -418,7 +418,7 @@ def test_signs_and_page_marks_are_no_pictures(tmp_path: Path) -> None:
 
     [page] = read(pictured(tmp_path / "a.pdf", "", small, mark))
 
-    assert {one.role for one in page.blocks} == {Role.PARAGRAPH}
+    assert {block.role for block in page.blocks} == {Role.PARAGRAPH}
 
 
 def test_the_tags_of_a_pdf_name_its_parts(tmp_path: Path) -> None:
@@ -429,14 +429,14 @@ def test_the_tags_of_a_pdf_name_its_parts(tmp_path: Path) -> None:
     with pymupdf.open() as document:
         page = document.new_page(width=595, height=842)
         page.insert_font(fontname="helv", fontbuffer=None)
-        drawn = "".join(
+        content_stream = "".join(
             f"/{kind} <</MCID {at - 1}>> BDC BT /helv 10 Tf 72 {y} Td ({text} and all the rest of it) Tj ET EMC\n"
             if kind != "Artifact" else f"/Artifact BMC BT /helv 10 Tf 72 {y} Td ({text}) Tj ET EMC\n"
             for at, (kind, y, text) in enumerate(lines)
         )  # fmt: skip
         content, tree, parents = (document.get_new_xref() for _ in range(3))
         document.update_object(content, "<<>>")
-        document.update_stream(content, drawn.encode())
+        document.update_stream(content, content_stream.encode())
         page.set_contents(content)
         elements = []
         for at, (kind, _, _) in enumerate(lines[1:]):
@@ -454,7 +454,7 @@ def test_the_tags_of_a_pdf_name_its_parts(tmp_path: Path) -> None:
 
     [read_page] = read(tmp_path / "a.pdf")
 
-    assert [(one.role, one.level) for one in read_page.blocks] == [
+    assert [(block.role, block.level) for block in read_page.blocks] == [
         (Role.HEADING, 3), (Role.ITEM, 1), (Role.PARAGRAPH, 0), (Role.PARAGRAPH, 0), (Role.FOOT, 0),
     ]  # fmt: skip
 
@@ -472,12 +472,12 @@ def test_the_structure_of_reports_is_found(tmp_path: Path) -> None:
     counts: dict[str, list[float]] = {}
     for truth in reports(tmp_path, "tested", 4):
         whole = "".join(document_markdown(read(truth.path)))
-        for name, (points, most) in score(whole, truth).items():
+        for name, (points, points_most) in score(whole, truth).items():
             counts.setdefault(name, []).append(points)
-            counts.setdefault(f"most {name}", []).append(most)
+            counts.setdefault(f"most {name}", []).append(points_most)
 
-    found = {
+    scores = {
         name: sum(counts[name]) / (sum(counts[f"most {name}"]) or 1)
         for name in ("headings", "levels", "items", "order")
     }
-    assert min(found.values()) > 0.9, found
+    assert min(scores.values()) > 0.9, scores

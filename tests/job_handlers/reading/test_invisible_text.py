@@ -95,13 +95,13 @@ def test_invisible_words_are_at_their_positions_and_nothing_looks_different(
         for number in range(2):
             assert before[number].get_pixmap().samples == after[number].get_pixmap().samples
         page = after[0]
-        found = {word[4]: pymupdf.Rect(word[:4]) * page.rotation_matrix for word in page.get_text("words")}
+        box_of_word = {word[4]: pymupdf.Rect(word[:4]) * page.rotation_matrix for word in page.get_text("words")}
         for line in layout.lines:
             word = line[0]
-            place = found[word.text]
+            place = box_of_word[word.text]
             assert (place.x0, place.x1) == pytest.approx((word.x0, word.x1), abs=1.0)
             assert (place.y0 + place.y1) / 2 == pytest.approx((word.y0 + word.y1) / 2, abs=3.0)
-        assert ("Stamp" in found) == (change is with_fonts_of_its_own)
+        assert ("Stamp" in box_of_word) == (change is with_fonts_of_its_own)
 
 
 def test_an_encrypted_pdf_stays_encrypted(tmp_path: Path) -> None:

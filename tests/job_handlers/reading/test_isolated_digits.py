@@ -30,8 +30,8 @@ def page_of(dpi: int, *, specks: int = 0) -> PagePicture:
         for line, row in enumerate(ROWS):
             for column, text in enumerate(row):
                 page.insert_text((73 + (90 + 71 * column if column else 0), 550 + 18 * line), text, fontsize=10)
-        drawn = page.get_pixmap(dpi=dpi, colorspace=pymupdf.csGRAY)
-    image = Image.frombytes("L", (drawn.width, drawn.height), bytes(drawn.samples))
+        pixmap = page.get_pixmap(dpi=dpi, colorspace=pymupdf.csGRAY)
+    image = Image.frombytes("L", (pixmap.width, pixmap.height), bytes(pixmap.samples))
     dice, pen = random.Random(1), ImageDraw.Draw(image)
     for _ in range(specks):
         x, y = dice.randrange(image.width), dice.randrange(image.height)
@@ -41,15 +41,15 @@ def page_of(dpi: int, *, specks: int = 0) -> PagePicture:
 
 @pytest.mark.parametrize("dpi", [200, 300])
 def test_a_figure_alone_in_its_cell_is_read(dpi: int) -> None:
-    read = recognise_page(ocr.reader_for(ocr.OcrSettings(("eng",), "fast")), page_of(dpi))
+    page = recognise_page(ocr.reader_for(ocr.OcrSettings(("eng",), "fast")), page_of(dpi))
 
-    assert read.text.strip().split("\n") == ["\t".join(row) for row in ROWS]
-    [table] = layout.decode(read.layout or "").tables
+    assert page.text.strip().split("\n") == ["\t".join(row) for row in ROWS]
+    [table] = layout.decode(page.layout or "").tables
     assert [[cell.text if cell else "" for cell in row] for row in table.rows] == [list(row) for row in ROWS]
 
 
 def test_specks_become_no_figures() -> None:
-    read = recognise_page(ocr.reader_for(ocr.OcrSettings(("eng",), "fast")), page_of(300, specks=60))
+    page = recognise_page(ocr.reader_for(ocr.OcrSettings(("eng",), "fast")), page_of(300, specks=60))
 
-    figures = [cell for line in read.text.split("\n") for cell in line.split("\t") if any(map(str.isdigit, cell))]
+    figures = [cell for line in page.text.split("\n") for cell in line.split("\t") if any(map(str.isdigit, cell))]
     assert len(figures) <= sum(any(map(str.isdigit, cell)) for row in ROWS for cell in row)

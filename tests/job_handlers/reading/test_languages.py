@@ -50,9 +50,9 @@ def test_each_package_exists_in_debian() -> None:
     if "tesseract-ocr-deu" not in listed.stdout.split():
         pytest.skip("no lists of packages")
 
-    wanted = set(language_codes.install_command(language_codes.all_codes()).split()[2:])
+    packages = set(language_codes.install_command(language_codes.all_codes()).split()[2:])
 
-    assert wanted <= set(listed.stdout.split())
+    assert packages <= set(listed.stdout.split())
 
 
 def test_a_page_in_another_script_is_named_in_the_note(library: Library, tmp_path: Path) -> None:
@@ -60,8 +60,8 @@ def test_a_page_in_another_script_is_named_in_the_note(library: Library, tmp_pat
     with pymupdf.open() as document:
         page = document.new_page()
         page.insert_textbox(pymupdf.Rect(60, 60, 535, 800), russian, fontsize=13, fontname="china-s")
-        drawn = page.get_pixmap(dpi=150, colorspace=pymupdf.csGRAY)
-        drawn.save(tmp_path / "scan.png")
+        pixmap = page.get_pixmap(dpi=150, colorspace=pymupdf.csGRAY)
+        pixmap.save(tmp_path / "scan.png")
 
     run = library.read(tmp_path / "scan.png")
 

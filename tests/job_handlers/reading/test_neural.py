@@ -70,10 +70,10 @@ def test_a_line_is_read_with_the_positions_of_its_words() -> None:
 def test_real_scans_are_read_as_well_as_they_were(
     name: str, quality: str, words_least: float, errors_most: float
 ) -> None:
-    found, truth = [recognised_text(name, quality)], [real_scan(name)[2]]
+    texts, truth = [recognised_text(name, quality)], [real_scan(name)[2]]
 
-    assert 100 * word_f1(found, truth) >= words_least
-    assert character_errors(found, truth) <= errors_most
+    assert 100 * word_f1(texts, truth) >= words_least
+    assert character_errors(texts, truth) <= errors_most
 
 
 @needs_neural
@@ -105,13 +105,13 @@ def test_a_sign_in_the_next_column_does_not_become_part_of_a_number(gap: float) 
             places = [round(side * 200 / 72) for side in (x, 32, end, 41)]
             first.append(layout.Word(places[0], places[1], places[2], places[3], confidence, text))
             x = end + room
-        drawn = sheet.get_pixmap(dpi=200, colorspace=pymupdf.csGRAY)
-    page = Gray(drawn.width, drawn.height, bytes(drawn.samples))
+        pixmap = sheet.get_pixmap(dpi=200, colorspace=pymupdf.csGRAY)
+    page = Gray(pixmap.width, pixmap.height, bytes(pixmap.samples))
 
     for lines in ([first[:1], first[1:]], [first]):
-        found, _ = SecondReader(is_thorough=False).improve(lines, page, is_weak=False)
+        improved, _ = SecondReader(is_thorough=False).improve(lines, page, is_weak=False)
 
-        assert [word.text for line in found for word in line] == ["140,813", "$", "97,250"]
+        assert [word.text for line in improved for word in line] == ["140,813", "$", "97,250"]
 
 
 @needs_neural

@@ -20,10 +20,10 @@ from tests.job_handlers.reading.documents import gray_of, picture, prose
 def test_skew_is_found_to_a_tenth_of_a_degree_and_removed(skew: float, noise: float) -> None:
     page = gray_of(picture(prose(1), dpi=150, skew=skew, noise=noise))
 
-    found = skew_of(page)
+    measured = skew_of(page)
 
-    assert found == pytest.approx(skew, abs=0.11)
-    assert skew_of(deskew(page, found)) == 0.0
+    assert measured == pytest.approx(skew, abs=0.11)
+    assert skew_of(deskew(page, measured)) == 0.0
 
 
 @pytest.mark.parametrize("noise", [0.0, 60.0])

@@ -57,7 +57,7 @@ def test_a_page_with_good_text_is_taken_as_it_is(library: Library, tmp_path: Pat
     assert plain(files["text"].read_text().replace("\f", " ")) == plain(" ".join(texts))
     assert files["thumbnail"].read_bytes().startswith(b"\xff\xd8\xff")
     assert run.published_again == [RepublishedFile(77, "pdf", "report.pdf")]
-    assert {one.name for one in run.published} == {"report.txt", "report.pages.json", "report.jpg"}
+    assert {file.name for file in run.published} == {"report.txt", "report.pages.json", "report.jpg"}
     pages = json.loads(files["pages"].read_text())["pages"]
     assert [page["number"] for page in pages] == [1, 2, 3]
     assert pages[0]["layout"]["size"] == [595.0, 842.0]
@@ -103,8 +103,8 @@ def test_a_scan_becomes_text_words_with_boxes_and_a_searchable_pdf(library: Libr
             assert before[number].get_pixmap(dpi=80).samples == after[number].get_pixmap(dpi=80).samples
         assert character_errors(after[0].get_text(), TEXT) < 0.02
         word = next(word for line in json.loads(library.by_number[1].layout or "")["lines"] for word in line)
-        found = after[0].search_for(word[5])[0]
-        assert tuple(found) == pytest.approx(word[:4], abs=1.0)
+        box = after[0].search_for(word[5])[0]
+        assert tuple(box) == pytest.approx(word[:4], abs=1.0)
 
 
 def test_a_page_scanned_sideways_is_turned(library: Library, tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_a_page_scanned_sideways_is_turned(library: Library, tmp_path: Path) -> 
     with pymupdf.open(published(run)["pdf"]) as document:
         assert character_errors(document[0].get_text(), TEXT) < 0.02
         line = document[0].get_text("dict")["blocks"][0]["lines"][0]
-    assert [round(one) for one in line["dir"]] == [0, 1]
+    assert [round(component) for component in line["dir"]] == [0, 1]
 
 
 def test_a_skewed_page_is_straightened_and_its_words_keep_their_positions(library: Library, tmp_path: Path) -> None:
@@ -148,11 +148,11 @@ def test_invisible_text_of_another_ocr_program_is_not_used(library: Library, tmp
 
 
 def test_garbage_and_drawn_text_need_ocr(library: Library, tmp_path: Path) -> None:
-    ingest = library.run("ingest", {}, garbage(tmp_path / "garbage.pdf"))
-    drawn = library.run("ingest", {}, drawn_only(tmp_path / "drawn.pdf"))
+    undecodable = library.run("ingest", {}, garbage(tmp_path / "garbage.pdf"))
+    outlines = library.run("ingest", {}, drawn_only(tmp_path / "drawn.pdf"))
 
-    assert [job.job_type for job in ingest.follow_ups] == ["ocr_pages", "assemble"]
-    assert [job.job_type for job in drawn.follow_ups] == ["ocr_pages", "assemble"]
+    assert [job.job_type for job in undecodable.follow_ups] == ["ocr_pages", "assemble"]
+    assert [job.job_type for job in outlines.follow_ups] == ["ocr_pages", "assemble"]
 
 
 def test_each_frame_of_an_image_is_a_page(library: Library, tmp_path: Path) -> None:
@@ -284,8 +284,8 @@ def test_a_forced_reading_recognises_every_page(library: Library, tmp_path: Path
     run = library.run("ingest", {"force_ocr": True}, mixed(tmp_path / "mixed.pdf"))
 
     assert not run.pages
-    asked = [json.loads(job.payload or "")["pages"] for job in run.follow_ups if job.job_type == "ocr_pages"]
-    assert ",".join(asked) in ("1-3", "1-2,3", "1,2,3")
+    ranges = [json.loads(job.payload or "")["pages"] for job in run.follow_ups if job.job_type == "ocr_pages"]
+    assert ",".join(ranges) in ("1-3", "1-2,3", "1,2,3")
 
 
 def test_a_killed_range_resumes_after_its_last_saved_page(tmp_path: Path) -> None:
@@ -330,13 +330,13 @@ def test_a_digest_in_the_payload_neither_reads_nor_writes_results_of_another_fil
     if job_type == "extract_rows":
         original.write_text("mine;1\nmine;2\n")
     library.run("ingest", {}, original)
-    ours = library.run(job_type, {"pages": "1"}, original)
+    own_run = library.run(job_type, {"pages": "1"}, original)
 
     run = library.run(job_type, {"pages": "1", "kind": "image", "content": "0" * 64}, original)
 
-    assert (ours.how, run.how) == (How.DONE, How.DONE), run.ended
+    assert (own_run.how, run.how) == (How.DONE, How.DONE), run.ended
     assert [page.alias_digest or page.digest for page in run.pages] == [
-        page.alias_digest or page.digest for page in ours.pages
+        page.alias_digest or page.digest for page in own_run.pages
     ]
     assert "0" * 64 not in str(run.questions)
 
@@ -345,13 +345,13 @@ def test_reading_settings_of_a_job_apply_to_its_follow_ups(library: Library, tmp
     library.known = KnownDocument(settings='{"languages": ["deu"], "force_ocr": true}')
     original = scan(tmp_path / "a.pdf", [picture(TEXT, dpi=150)], dpi=150)
 
-    ours = library.run("ingest", {}, original).follow_ups
-    by_hand = library.run("ingest", {"languages": ["eng"], "quality": "fast"}, original).follow_ups
+    by_document = library.run("ingest", {}, original).follow_ups
+    by_payload = library.run("ingest", {"languages": ["eng"], "quality": "fast"}, original).follow_ups
 
-    assert [json.loads(job.payload or "") for job in ours] == [{"pages": "1"}, {}]
+    assert [json.loads(job.payload or "") for job in by_document] == [{"pages": "1"}, {}]
     settings = {"languages": ["eng"], "quality": "fast"}
-    assert [json.loads(job.payload or "") for job in by_hand] == [{"pages": "1", **settings}, settings]
-    assert ours[0].concurrency_key != by_hand[0].concurrency_key
+    assert [json.loads(job.payload or "") for job in by_payload] == [{"pages": "1", **settings}, settings]
+    assert by_document[0].concurrency_key != by_payload[0].concurrency_key
 
 
 def test_missing_pages_are_named(library: Library, tmp_path: Path) -> None:

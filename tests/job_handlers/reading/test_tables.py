@@ -67,13 +67,13 @@ def test_cells_of_only_carriage_returns_are_accepted() -> None:
 
 
 def test_a_row_is_a_line_of_the_text_with_tabs_between_cells(tmp_path: Path) -> None:
-    found = drawn(tmp_path / "a.pdf", (72, 100, "Text above the table."), *accounts(), (72, 500, "Text below it."))
+    page = drawn(tmp_path / "a.pdf", (72, 100, "Text above the table."), *accounts(), (72, 500, "Text below it."))
 
     rows = "".join("\t".join(row) + "\n" for row in ACCOUNTS)
-    assert found.text == f"Text above the table.\n{rows}Text below it.\n"
-    [table] = found.tables
+    assert page.text == f"Text above the table.\n{rows}Text below it.\n"
+    [table] = page.tables
     assert rows_of(table) == ACCOUNTS
-    assert found.text[table.begin : table.end] == rows
+    assert page.text[table.begin : table.end] == rows
 
 
 def test_table_cells_have_their_positions_on_the_page(tmp_path: Path) -> None:
@@ -95,20 +95,20 @@ def test_a_table_on_a_turned_page_has_shown_coordinates(tmp_path: Path) -> None:
         document.save(tmp_path / "a.pdf")
 
     with pdf.PagedFile(tmp_path / "a.pdf") as book:
-        found = book.text(1)
+        page_text = book.text(1)
 
-    assert tuple(map(round, found.size)) == (595, 842)
-    assert rows_of(found.tables[0]) == ACCOUNTS
-    assert found.tables[0].box[0] == pytest.approx(72, abs=1)
+    assert tuple(map(round, page_text.size)) == (595, 842)
+    assert rows_of(page_text.tables[0]) == ACCOUNTS
+    assert page_text.tables[0].box[0] == pytest.approx(72, abs=1)
 
 
 def test_an_empty_cell_keeps_its_place(tmp_path: Path) -> None:
-    texts = [one for one in accounts() if one[2] != "(310.25)"]
+    texts = [cell for cell in accounts() if cell[2] != "(310.25)"]
 
-    found = drawn(tmp_path / "a.pdf", *texts)
+    page = drawn(tmp_path / "a.pdf", *texts)
 
-    assert "Cost of sales\t\t(280.5)\n" in found.text
-    assert found.tables[0].rows[2][1] is None
+    assert "Cost of sales\t\t(280.5)\n" in page.text
+    assert page.tables[0].rows[2][1] is None
 
 
 def test_a_label_of_two_lines_is_one_cell_below_the_column_titles(tmp_path: Path) -> None:
@@ -118,9 +118,9 @@ def test_a_label_of_two_lines_is_one_cell_below_the_column_titles(tmp_path: Path
     figures = [(x, y, text) for y, row in rows_at for x, text in zip(places, row.split(), strict=True)]
     labels = [*((72.0, 312.0 + 11 * at, text) for at, text in enumerate(label)), (72.0, 345.0, "Total")]
 
-    found = drawn(tmp_path / "a.pdf", *figures, *labels)
+    page = drawn(tmp_path / "a.pdf", *figures, *labels)
 
-    assert found.text.splitlines() == [
+    assert page.text.splitlines() == [
         "\t1926\t1927\t1928\t1929", f"{' '.join(label)}\t100\t110\t119\t130", "Total\t90\t102\t110\t118",
     ]  # fmt: skip
 
@@ -133,16 +133,16 @@ def test_labels_and_values_are_a_table_and_prose_in_columns_is_none() -> None:
         ("and found:", "it"),
     ]
 
-    def found(lines: list[tuple[str, str]]) -> list[list[list[str]]]:
+    def tables_in(lines: list[tuple[str, str]]) -> list[list[list[str]]]:
         pieces = [
             TextPiece(x, 100 + 16 * row, x + 5 * len(text), 110 + 16 * row, text, 2 * row + column)
             for row, line in enumerate(lines)
             for column, (x, text) in enumerate(zip((73, 220), line, strict=True))
         ]
-        return [one.texts for one in find(pieces)]
+        return [table.texts for table in find(pieces)]
 
-    assert found(rows) == [[list(row) for row in rows]]
-    assert found(prose) == []
+    assert tables_in(rows) == [[list(row) for row in rows]]
+    assert tables_in(prose) == []
 
 
 def test_no_word_of_a_page_is_lost_to_its_tables(tmp_path: Path) -> None:
@@ -151,9 +151,12 @@ def test_no_word_of_a_page_is_lost_to_its_tables(tmp_path: Path) -> None:
 
     with pdf.PagedFile(tmp_path / "pages.pdf") as book, pymupdf.open(tmp_path / "pages.pdf") as plain:
         for number in range(1, 13):
-            ours, theirs = book.text(number).text.split(), plain[number - 1].get_text().split()
-            # Dot leaders may be left out.
-            assert sorted(one.strip(".") for one in ours) == sorted(one.strip(".") for one in theirs), number
+            words, words_by_pymupdf = (
+                # Dot leaders may be left out.
+                sorted(word.strip(".") for word in text.split())
+                for text in (book.text(number).text, plain[number - 1].get_text())
+            )
+            assert words == words_by_pymupdf, number
 
 
 def test_columns_drawn_line_by_line_are_read_one_after_the_other(tmp_path: Path) -> None:
@@ -209,12 +212,12 @@ def test_cells_of_tables_are_right(kept_back: tuple[list[tables_corpus.Page], Pa
 
     with pdf.PagedFile(path) as book:
         counts = [
-            cell_counts([rows_of(one) for one in book.text(at).tables], page.tables)
+            cell_counts([rows_of(table) for table in book.text(at).tables], page.tables)
             for at, page in enumerate(pages, 1)
         ]  # fmt: skip
 
-    right, found, there = map(sum, zip(*counts, strict=True))
-    assert f1(right, found, there) >= CELLS_LEAST
+    right, found, expected = map(sum, zip(*counts, strict=True))
+    assert f1(right, found, expected) >= CELLS_LEAST
     cells_found_without_tables = [found for (_, found, _), page in zip(counts, pages, strict=True) if not page.tables]
     assert sum(cells_found_without_tables) == 0
 
@@ -222,9 +225,9 @@ def test_cells_of_tables_are_right(kept_back: tuple[list[tables_corpus.Page], Pa
 @pytest.mark.parametrize(("path", "page"), [pytest.param(*one, id=one[0].stem) for one in tables_corpus.reports()])
 def test_cells_of_real_tables_are_right(path: Path, page: tables_corpus.Page) -> None:
     with pdf.PagedFile(path) as book:
-        found = [rows_of(one) for one in book.text(1).tables]
+        tables = [rows_of(table) for table in book.text(1).tables]
 
-    assert f1(*cell_counts(found, page.tables)) > 0.99
+    assert f1(*cell_counts(tables, page.tables)) > 0.99
 
 
 def test_most_blocks_of_the_corpus_are_in_reading_order(kept_back: tuple[list[tables_corpus.Page], Path]) -> None:
@@ -233,8 +236,8 @@ def test_most_blocks_of_the_corpus_are_in_reading_order(kept_back: tuple[list[ta
     with pdf.PagedFile(path) as book:
         counts = [blocks_in_order(book.text(at).text, page.blocks) for at, page in enumerate(pages, 1) if page.blocks]
 
-    good, of = map(sum, zip(*counts, strict=True))
-    assert good / of >= IN_ORDER_LEAST
+    in_order, total = map(sum, zip(*counts, strict=True))
+    assert in_order / total >= IN_ORDER_LEAST
 
 
 # --- words of an OCR engine -------------------------------------------------------------------------------
@@ -253,9 +256,9 @@ def test_ruling_lines_read_as_characters_are_dropped() -> None:
         line_at(90, (10, "(a|b)"), (220, "(1,204)"), (350, "n/a]")),
     ]
 
-    found = ocr_layout.arrange_page(lines, lambda: walls)
+    page = ocr_layout.arrange_page(lines, lambda: walls)
 
-    assert found.text.splitlines() == ["Item\t2023\t2024", "Revenue\t98,028\t717", "(a|b)\t(1,204)\tn/a"]
+    assert page.text.splitlines() == ["Item\t2023\t2024", "Revenue\t98,028\t717", "(a|b)\t(1,204)\tn/a"]
 
 
 def test_two_numbers_read_as_one_leave_other_cells_in_their_columns() -> None:
@@ -267,9 +270,9 @@ def test_two_numbers_read_as_one_leave_other_cells_in_their_columns() -> None:
         ))
     ]  # fmt: skip
 
-    [(_, _, some)] = ocr_layout.arrange_page([[cell for cell in line if cell.text] for line in lines], list).tables
+    [(_, _, rows)] = ocr_layout.arrange_page([[cell for cell in line if cell.text] for line in lines], list).tables
 
-    texts = [[" ".join(word.text for word in cell) for cell in row] for row in some]
+    texts = [[" ".join(word.text for word in cell) for cell in row] for row in rows]
     assert texts[0] == ["Item", "2022", "2023", "2024"]
     assert texts[2] == ["Other", "0.90", "977.60", "34.3"]
     assert texts[4] == ["Cash", "512.295,787.12", "", "98.1"]
@@ -279,32 +282,32 @@ def test_two_numbers_read_as_one_leave_other_cells_in_their_columns() -> None:
 def scanned() -> list[tuple[tables_corpus.Page, PageReading]]:
     """A table, and columns above and below a rule, recognised; each once for all tests."""
     reader = ocr.reader_for(OcrSettings(("eng",), "fast"))
-    found = []
+    readings = []
     for page in (tables_corpus.tables("scans", 1)[0], tables_corpus.storeys("tuned", 1)[0]):
         with pymupdf.open() as document:
             tables_corpus.draw(document.new_page(width=595, height=842), page)
-            drawn = document[0].get_pixmap(dpi=200, colorspace=pymupdf.csGRAY)
-        gray = Gray(drawn.width, drawn.height, bytes(drawn.samples))
-        found.append((page, recognise_page(reader, PagePicture(1, (595, 842), gray, 200.0))))
-    return found
+            pixmap = document[0].get_pixmap(dpi=200, colorspace=pymupdf.csGRAY)
+        gray = Gray(pixmap.width, pixmap.height, bytes(pixmap.samples))
+        readings.append((page, recognise_page(reader, PagePicture(1, (595, 842), gray, 200.0))))
+    return readings
 
 
 def test_rows_of_scanned_tables_stay_rows(scanned: list[tuple[tables_corpus.Page, PageReading]]) -> None:
-    page, read = scanned[0]
+    page, reading = scanned[0]
 
-    found = layout.decode(read.layout or "")
+    page_layout = layout.decode(reading.layout or "")
 
-    assert f1(*cell_counts([rows_of(one) for one in found.tables], page.tables)) > 0.965
-    [table] = found.tables
-    lines = read.text[table.begin : table.end].rstrip("\n").split("\n")
+    assert f1(*cell_counts([rows_of(found_table) for found_table in page_layout.tables], page.tables)) > 0.965
+    [table] = page_layout.tables
+    lines = reading.text[table.begin : table.end].rstrip("\n").split("\n")
     assert lines == ["\t".join(row).rstrip("\t") for row in rows_of(table)]
     # The order of the words is that of the text.
-    assert [word.text for line in found.lines for word in line] == read.text.split()
+    assert [word.text for line in page_layout.lines for word in line] == reading.text.split()
 
 
 def test_scanned_columns_are_read_one_after_the_other(scanned: list[tuple[tables_corpus.Page, PageReading]]) -> None:
-    page, read = scanned[1]
+    page, reading = scanned[1]
 
-    good, of = blocks_in_order(read.text, page.blocks)
+    in_order, total = blocks_in_order(reading.text, page.blocks)
 
-    assert good == of
+    assert in_order == total

@@ -43,18 +43,18 @@ def test_words_are_those_of_the_engines_own_table(text: str, noise: float) -> No
     tesseract._set_image(engine._reader, gray_of(picture(text, dpi=100, noise=noise)), 100)
     engine._reader.Recognize()
 
-    found = tesseract._recognised_words(engine._reader)
+    lines = tesseract._recognised_words(engine._reader)
 
-    places = [[(word.x0, word.y0, word.x1, word.y1, word.text) for word in line] for line in found if line]
+    places = [[(word.x0, word.y0, word.x1, word.y1, word.text) for word in line] for line in lines if line]
     assert places == list(lines_of_table(engine._reader))
 
 
 @pytest.mark.parametrize("turn", [180, 270])
 def test_a_turned_page_is_read(turn: int) -> None:
-    read = recognise(engine_for(ENGLISH), gray_of(picture(TEXT, dpi=150, turn=turn)), 150)
+    page = recognise(engine_for(ENGLISH), gray_of(picture(TEXT, dpi=150, turn=turn)), 150)
 
-    assert plain(layout.text_of(read.lines)) == plain(TEXT)
-    assert read.turn == 360 - turn
+    assert plain(layout.text_of(page.lines)) == plain(TEXT)
+    assert page.turn == 360 - turn
 
 
 def test_missing_data_is_named_with_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_a_few_lines_on_unevenly_lit_paper_are_not_lost(dpi: int) -> None:
     light = Image.linear_gradient("L").resize(page.size).point([215 + level * 40 // 255 for level in range(256)])
     scan = Image.blend(ImageChops.multiply(page, light), Image.effect_noise(page.size, 35), 0.3)
 
-    read = recognise(engine_for(ENGLISH), gray_of(scan), dpi)
+    recognised = recognise(engine_for(ENGLISH), gray_of(scan), dpi)
 
-    words = " ".join(word.text for line in read.lines for word in line)
+    words = " ".join(word.text for line in recognised.lines for word in line)
     assert character_errors(words, plain(text)) < 0.02
