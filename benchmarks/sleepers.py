@@ -44,12 +44,13 @@ def sleep(context: Context[shipped.OcrPagesPayload]) -> Done:
     numbers = read_ranges(context.payload.pages, 1_000_000)
     source, way = PageSource(context.document.content, "sleepers"), OcrSettings(("eng",), "fast")
     pages = shipped.PageRange(context, numbers, source, way, "sleepers")
-    pages.read_with(_Sleeper(source.content, float(import_module(_SECONDS).page_seconds)))
+    process: Any = _Sleeper(source.content, float(import_module(_SECONDS).page_seconds))
+    pages.read_with(process)
     return Done({})
 
 
 class _Sleeper:
-    """Works while a question is being answered, as the reading process does."""
+    """Replaces `PageProcess`: works while a question is being answered, as the reading process does."""
 
     def __init__(self, content: str, seconds: float) -> None:
         self._content = content

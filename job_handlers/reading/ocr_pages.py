@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
-from typing import Protocol
 
 from job_handlers.file_kinds import FileKind, kind_of
 from job_handlers.reading import ocr, pdf
@@ -139,15 +138,6 @@ def _wait_for_data(context: Context[OcrPagesPayload], engine: OcrSettings) -> No
         raise MissingDependency(error.detail, error.remedy, after=seconds) from error
 
 
-class PageServer(Protocol):
-    """Benchmarks replace `PageProcess`."""
-
-    def request(self, *numbers: int) -> None: ...
-    def receive(self) -> tuple[int, DrawnPage | PageReading | TooLarge | Lost]: ...
-    @property
-    def has_pending(self) -> bool: ...
-
-
 @dataclass(slots=True)
 class PageRange:
     context: Context[OcrPagesPayload]
@@ -158,7 +148,7 @@ class PageRange:
     recognised: int = 0
     _pixels_digest_of_page: dict[int, str] = field(default_factory=dict)
 
-    def read_with(self, process: PageServer) -> None:
+    def read_with(self, process: PageProcess[DrawnPage | PageReading]) -> None:
         key = self.context.idempotency_key
         file_digests = {number: self._file_digest(number) for number in self.numbers}
         # A page may be stored under its own digest, or, if this job could not read it, under that of the job.

@@ -15,7 +15,6 @@ from job_handlers.reading.document import how_to_read, locked_error, original_of
 from job_handlers.reading.reading_settings import HowToRead
 from worker_service.handlers import MIB, Context, Done, Handler, Limits, Permanent, counted
 
-_WALL_SECONDS, _CPU_SECONDS = 30, 25
 _WIDTH_LEAST, _WIDTH_MOST = 50, 3000
 
 
@@ -47,6 +46,6 @@ page_image = Handler(
     "page_image",
     run,
     PageImagePayload,
-    limits=Limits(memory_bytes=1024 * MIB, cpu_seconds=_CPU_SECONDS, wall_seconds=_WALL_SECONDS, file_bytes=32 * MIB),
+    limits=Limits(memory_bytes=1024 * MIB, cpu_seconds=25, wall_seconds=30, file_bytes=32 * MIB),
     credentials=["password*"],
 )

@@ -65,7 +65,6 @@ def find(pieces: Sequence[TextPiece], rules: Sequence[RulingLine] = (), split: S
         return []
     em = median([piece.y1 - piece.y0 for piece in pieces]) or 1.0
     level, upright = regions.horizontal_and_vertical(rules, em) if len(rules) <= RULES_MOST else ([], [])
-    reader = _TableReader(em, level, upright, split)
     found_tables: list[FoundTable] = []
     pieces_left = pieces
     prose_ids: set[int] | None = None
@@ -76,7 +75,8 @@ def find(pieces: Sequence[TextPiece], rules: Sequence[RulingLine] = (), split: S
             prose_ids = regions.prose_ids(pieces, em) if prose_ids is None else prose_ids
             if sum(id(piece) in prose_ids for piece in inside) > _PROSE_MOST * len(inside):
                 continue
-        table = reader.read(split_narrow_columns(group_lines(inside, em), split, em), area)
+        bands = split_narrow_columns(group_lines(inside, em), split, em)
+        table = _read_table(bands, area, level, upright, split, em)
         if table is not None:
             found_tables.append(table)
             inside_ids = set(map(id, inside))
@@ -86,40 +86,40 @@ def find(pieces: Sequence[TextPiece], rules: Sequence[RulingLine] = (), split: S
     prose = [piece for piece in pieces_left if id(piece) in prose_ids]
     bands = regions.lines_near_gaps(group_lines([piece for piece in pieces_left if id(piece) not in prose_ids], em))
     for run in regions.table_runs(split_narrow_columns(bands, split, em), prose, em):
-        table = reader.read(run, None)
+        table = _read_table(run, None, level, upright, split, em)
         if table is not None:
             found_tables.append(table)
     return sorted(found_tables, key=lambda table: (table.y0, table.x0))
 
 
-class _TableReader:
-    def __init__(
-        self, em: float, level: Sequence[RulingLine], upright: Sequence[RulingLine], split: Split | None
-    ) -> None:
-        self._em, self._level, self._upright, self._split = em, level, upright, split
-
-    def read(self, bands: Sequence[Band], area: Area | None) -> FoundTable | None:
-        """`area` is None if no ruling lines surround the bands."""
-        if sum(map(len, bands)) < _PIECES_LEAST:
-            return None
-        em = self._em
-        bounds = area or Area(*bounds_of([piece for band in bands for piece in band]))
-        walls = regions.vertical_lines(self._upright, bounds, em)
-        horizontal = regions.horizontal_lines(self._level, bounds, em)
-        columns = find_columns(bands, walls, em)
-        if len(columns) < 2:
-            return None
-        if self._split is not None:
-            bands = [cut_at_columns(band, columns, self._split, em) for band in bands]
-        columns = merge_sign_columns(bands, columns)
-        if len(columns) < 2:
-            return None
-        lines = cells_of(bands, columns)
-        texts = [[text_of(cell) for cell in line] for line in lines]
-        is_grid = area is not None and len(walls) > 2
-        if not is_grid and not is_table(Evidence(lines, texts, em, len(horizontal), is_drawn=area is not None)):
-            return None
-        return _table_of([row for row in RowMerger(bands, lines, texts, em).rows(horizontal) if any(row)])
+def _read_table(
+    bands: Sequence[Band],
+    area: Area | None,
+    level: Sequence[RulingLine],
+    upright: Sequence[RulingLine],
+    split: Split | None,
+    em: float,
+) -> FoundTable | None:
+    """`area` is None if no ruling lines surround the bands."""
+    if sum(map(len, bands)) < _PIECES_LEAST:
+        return None
+    bounds = area or Area(*bounds_of([piece for band in bands for piece in band]))
+    walls = regions.vertical_lines(upright, bounds, em)
+    horizontal = regions.horizontal_lines(level, bounds, em)
+    columns = find_columns(bands, walls, em)
+    if len(columns) < 2:
+        return None
+    if split is not None:
+        bands = [cut_at_columns(band, columns, split, em) for band in bands]
+    columns = merge_sign_columns(bands, columns)
+    if len(columns) < 2:
+        return None
+    lines = cells_of(bands, columns)
+    texts = [[text_of(cell) for cell in line] for line in lines]
+    is_grid = area is not None and len(walls) > 2
+    if not is_grid and not is_table(Evidence(lines, texts, em, len(horizontal), is_drawn=area is not None)):
+        return None
+    return _table_of([row for row in RowMerger(bands, lines, texts, em).rows(horizontal) if any(row)])
 
 
 def _table_of(rows: list[Line]) -> FoundTable | None:

@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import pairwise
 
 from job_handlers.reading.tables.columns import Line
-from job_handlers.reading.tables.text_pieces import TextPiece, is_number
+from job_handlers.reading.tables.text_pieces import is_number
 
 _ALIGNED_WITHIN = 0.35  # Em from the middle of a cluster of edges.
 
@@ -79,7 +79,9 @@ class Evidence:
         for column in range(self.column_count):
             cells = [self.lines[at][column] for at in self.wide_lines if self.lines[at][column]]
             if len(cells) > 1:
-                aligned_count += max(_largest_cluster(sorted(map(edge, cells)), reach) for edge in _EDGES)
+                lefts, rights = [cell[0].x0 for cell in cells], [cell[-1].x1 for cell in cells]
+                centres = [(left + right) / 2 for left, right in zip(lefts, rights, strict=True)]
+                aligned_count += max(_largest_cluster(sorted(edges), reach) for edges in (lefts, rights, centres))
                 cell_count += len(cells)
         return aligned_count / cell_count if cell_count else 0.0
 
@@ -122,18 +124,3 @@ def _largest_cluster(positions: Sequence[float], reach: float) -> int:
             begin += 1
         largest = max(largest, end - begin + 1)
     return largest
-
-
-def _left_edge(cell: Sequence[TextPiece]) -> float:
-    return cell[0].x0
-
-
-def _right_edge(cell: Sequence[TextPiece]) -> float:
-    return cell[-1].x1
-
-
-def _centre(cell: Sequence[TextPiece]) -> float:
-    return (cell[0].x0 + cell[-1].x1) / 2
-
-
-_EDGES = (_left_edge, _right_edge, _centre)
