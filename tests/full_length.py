@@ -1,4 +1,4 @@
-"""How long the tests are. PAGEMILL_FULL=1 runs the long form of tests that the suite has in a short one."""
+"""PAGEMILL_FULL=1 runs the long form of shortened tests."""
 
 from __future__ import annotations
 

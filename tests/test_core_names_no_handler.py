@@ -46,7 +46,7 @@ def names() -> set[str]:
 
 
 def keys() -> set[str]:
-    """Return the keys of payloads. Those of EMBED and NOTIFY belong to the core."""
+    """Return the keys of payloads. The keys of EMBED and NOTIFY belong to the core."""
     loaded: list[Any] = [EntryPoint(name, spec, "pagemill").load() for name, spec in shipped().items()]
     provided = chain.from_iterable(value if isinstance(value, tuple) else (value,) for value in loaded)
     handlers = [value for value in provided if isinstance(value, Handler) and value.job_type not in (EMBED, NOTIFY)]

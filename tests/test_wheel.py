@@ -92,7 +92,7 @@ def installed(wheel: Path, place: Path) -> Installed:
 
 
 def link_pinned(site: Path) -> None:
-    """Link what is pinned to run, and nothing else."""
+    """Link the pinned packages, and no others."""
     for name, version in pinned("run"):
         distribution = metadata.distribution(name)
         assert distribution.version == version, f"{name} {distribution.version} is here: ./run setup"

@@ -45,7 +45,7 @@ def shelf(database: Path, tmp_path: Path) -> Iterator[Shelf]:
 def add_read_document(
     shelf: Shelf, key: str, name: str = "", owner: str = "alice", *, roles: str = "original text pdf"
 ) -> int:
-    """As a download and a reading would have left it."""
+    """Store a document as a download and a reading would."""
     name = name or key.rpartition("/")[2]
     request = DocumentRequest(key, name, f"content of {key}")
     shelf.store.intake.enqueue(NewJob("ingest", platform="gdrive", owner=owner, document=request))

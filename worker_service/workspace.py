@@ -96,7 +96,7 @@ def update_due_links(store: Store, workspace: Path) -> Sequence[str]:
 
 
 def update_links(store: Store, workspace: Path, document_ids: Sequence[int]) -> Sequence[str]:
-    """Save the documents' links, whose names the store makes unique, then change those on disk. Return errors."""
+    """Save the documents' links, whose names the store makes unique, then the links on disk. Return errors."""
     errors: list[str] = []
     links_before = {document_id: store.links.links_of(document_id) for document_id in document_ids}
     changed = []

@@ -55,14 +55,14 @@ SETTINGS: dict[str, object] = {
 }
 _LONGEST_PAUSE_SECONDS = ORPHAN_AFTER_SECONDS * 1.5
 _WRITE_LOCK_WAIT_MS = int(3 * _LONGEST_PAUSE_SECONDS * 1000)
-"""How long sqlite3 waits: several paused daemons may hold the write lock one after the other."""
+"""Patience of sqlite3: several paused daemons may hold the write lock one after the other."""
 _CALM_SECONDS = 120.0
 _JOB_SECONDS = (0, 0.02, 0.2, 0.6)
 _RETRIES = 1000
 _WAITING_MOST = short(20, full=60)
 """Producers pause while more jobs wait: more would only take longer."""
 _PAUSE_SECONDS_MOST = short(1.0, full=0.4)
-"""Of a producer, between two jobs."""
+"""Pause of a producer between two jobs."""
 _EXPECTED_FAILURE = "REQUEUED_TOO_OFTEN"
 
 _PROGRAM = """#!/bin/sh
@@ -187,7 +187,7 @@ class Storm:
         ]
 
     def _kill_all(self) -> bool:
-        """Kill all daemons with their processes. Those that have left the tree are found by their marks."""
+        """Kill all daemons with their processes. Processes that have left the tree are found by their marks."""
         self._note_pool_ids()
         daemons = [daemon.pid for daemon in self._daemons if daemon.process.poll() is None]
         trees = [pid for daemon in daemons for pid in (daemon, *_tree(daemon))]

@@ -26,7 +26,7 @@ LOOKS = """
 
 
 def _by_hand(system: System, statements: Iterable[tuple[str, str]]) -> list[str]:
-    """Run the statements; return the descriptions of those that the tables accepted."""
+    """Run the statements; return the descriptions of accepted ones."""
     script = ["PRAGMA synchronous = OFF;"]
     # The step and the number of values have no common factor, so every column meets each value somewhere.
     tried = list(statements)[:: short(5, full=1)]

@@ -117,7 +117,7 @@ class Shell:
     directory: Path
     environment: Mapping[str, str]
     documents_output: str
-    """What README's commands for documents printed."""
+    """Output of README's commands for documents."""
 
     def run(self, script: str, *, code: int | None = 0) -> str:
         done = subprocess.run(

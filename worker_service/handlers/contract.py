@@ -233,7 +233,7 @@ class Choices(Struct, frozen=True):
     available: Sequence[str] = field(name="there")
     """Values available on this machine."""
     how_to_install: Mapping[str, str] = field(default_factory=dict, name="to_get")
-    """By value: how to install it. A job that needs one of them waits."""
+    """Commands by missing value. A job that needs one waits."""
     value_by_alias: Mapping[str, str] = field(default_factory=dict, name="called")
 
     def closest(self, word: str) -> str | None:

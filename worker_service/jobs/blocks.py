@@ -291,7 +291,7 @@ def _is_beside(other: Block, block: Block) -> bool:
 
 
 def _set_heading_levels(pages: Sequence[P]) -> list[P]:
-    """Set heading levels: by the file, else by numbers, else by size, weight and capitals."""
+    """Take levels from the file, or from numbers, or from size, weight and capitals."""
     headings = [(page, block) for page in pages for block in page.blocks if _lacks_level(block)]
     ranks = _style_ranks(headings)
     ranks_by_depth: dict[int, list[int]] = defaultdict(list)

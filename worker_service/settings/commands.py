@@ -244,7 +244,7 @@ class Program(Struct, frozen=True):
         return schema
 
     def arguments(self, job: Mapping[str, object]) -> list[str]:
-        """`job` has the key payload and those of `_JOB_FIELDS`."""
+        """`job` has the keys payload and `_JOB_FIELDS`."""
         arguments: list[str] = []
         for group in self.argv:
             filled = [_refuse_options(template, template.arguments(job)) for template in group]

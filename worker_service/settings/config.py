@@ -279,7 +279,7 @@ class Settings:
                 yield f"{key}.{name}", text, self.origins.get(f"{key}.{name}", origin)
 
     def export_handler_settings(self) -> None:
-        """Set them as variables, from which a child gets those that its handler declares."""
+        """Export them as variables. A child gets the ones that its handler declares."""
         changed_keys = [key for key in self.values.keys() - OWN_SETTINGS.keys() if self.origins[key] != "default"]
         if not changed_keys:
             return  # `every_setting` is slow

@@ -124,7 +124,7 @@ class Schedule(Struct, frozen=True):
     missed: Annotated[str, one_of("skip", "once", "all")] = "once"
     """`once` creates a job only for the newest missed slot."""
     missed_most: Annotated[int, Meta(ge=1, le=1000, description="a number from 1 to 1000")] = 10
-    """With `all`, jobs are created only for this many of the newest missed slots."""
+    """`all` creates jobs only for this many of the newest missed slots."""
     job: Annotated[NewJob | None, _JOB] = None
     crawl: Annotated[object, _ANYTHING] = None
     batch: Annotated[object, _ANYTHING] = None

@@ -57,7 +57,7 @@ def load_settings(
 
 
 def _settings_to_read(environ: Mapping[str, str], file: SettingsFile) -> Mapping[str, Setting[Any]]:
-    """Return pagemill's own settings, and those of handlers only if there is a key or variable of another name."""
+    """Return pagemill's own settings, and the handlers' settings if there is another key or variable."""
     variables = {name for name in environ if name.startswith("WORKER_")} - {FILE_VARIABLE}
     if file.table.keys() <= OWN_SETTINGS.keys() and variables <= _variables_of(OWN_SETTINGS):
         return OWN_SETTINGS

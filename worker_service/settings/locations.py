@@ -1,4 +1,4 @@
-"""Where the settings file and the database are: docs/settings.md lists the places in their order."""
+"""Find the settings file and the database. docs/settings.md lists the places in their order."""
 
 from __future__ import annotations
 

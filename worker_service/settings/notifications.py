@@ -67,7 +67,7 @@ def _parse_quiet(raw: object, _: str, __: Path) -> QuietHours:
 class QuietHours(NamedTuple):
     begin: time
     end: time
-    """Before `begin` if the hours go on after midnight."""
+    """Earlier than `begin` if the hours go on after midnight."""
 
     def include(self, local: time) -> bool:
         if self.begin <= self.end:
