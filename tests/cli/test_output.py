@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from worker_service.base.sanitize import as_json, harmless, harmless_cell
-from worker_service.cli.output import length, table_lines
+from worker_service.cli.output import format_length, table_lines
 
 
 def test_without_a_terminal_a_long_cell_pads_no_other_row() -> None:
@@ -111,4 +111,4 @@ def test_json_has_the_real_value_with_control_characters_escaped() -> None:
     ("seconds", "words"), [(0, "0 s"), (59, "59 s"), (60, "1 min"), (3600, "60 min"), (7200, "2 h"), (172800, "2 d")]
 )
 def test_a_length_of_time_is_shown_in_its_largest_useful_unit(seconds: int, words: str) -> None:
-    assert length(timedelta(seconds=seconds)) == words
+    assert format_length(timedelta(seconds=seconds)) == words

@@ -9,7 +9,7 @@ def counted(number: int, noun: str, plural: str | None = None) -> str:
     return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
 
 
-def length(time: timedelta) -> str:
+def format_length(time: timedelta) -> str:
     seconds = max(0, int(time.total_seconds()))
     # A unit begins at two, to lose little by rounding, but minutes at one.
     for unit, unit_seconds in (("d", 86400), ("h", 3600), ("min", 60)):
@@ -18,7 +18,7 @@ def length(time: timedelta) -> str:
     return f"{seconds} s"
 
 
-def size(number: int) -> str:
+def format_size(number: int) -> str:
     for unit, unit_bytes in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
         if number >= unit_bytes:
             return f"{number / unit_bytes:.1f} {unit}"

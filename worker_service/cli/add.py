@@ -203,7 +203,9 @@ def _with_sources_from_stdin(sources: Sequence[str]) -> list[str]:
 def _sources_from_stdin() -> list[str]:
     raw = read_stdin(_STDIN_BYTES_MAX + 1)
     if len(raw) > _STDIN_BYTES_MAX:
-        raise BadInput(f"the list on stdin is longer than {output.size(_STDIN_BYTES_MAX)}", "split it into batches")
+        raise BadInput(
+            f"the list on stdin is longer than {output.format_size(_STDIN_BYTES_MAX)}", "split it into batches"
+        )
     # The name of a file may be any bytes.
     sources = [os.fsdecode(line) for line in raw.splitlines() if line.strip()]
     if not sources:

@@ -93,8 +93,8 @@ def show_estimate(call: Invocation, estimate: ToRead, left_out: LeftOut) -> None
     if call.print_if_json({"dry_run": True, **asdict(estimate), **duration, **left_out.as_answer()}):
         return
     output.show(
-        f"{counted(estimate.files, 'file')}, {output.size(estimate.bytes)}: {estimate.known} read already and "
-        f"unchanged, {estimate.to_read} to read, {output.size(size)}"
+        f"{counted(estimate.files, 'file')}, {output.format_size(estimate.bytes)}: {estimate.known} read already and "
+        f"unchanged, {estimate.to_read} to read, {output.format_size(size)}"
     )
     if estimate.unsized:
         output.show(f"The size of {counted(estimate.unsized, 'address', 'addresses')} is unknown until the download.")
@@ -107,9 +107,9 @@ def _describe_duration(speed: ReadingSpeed | None, size: int) -> str:
     if speed is None:
         return "no estimate of the time: no document has been read yet"
     minutes = speed.seconds / 60
-    time = output.length(timedelta(seconds=max(1, round(speed.seconds_for(size)))))
+    time = output.format_length(timedelta(seconds=max(1, round(speed.seconds_for(size)))))
     return (
-        f"about {time} on an idle machine, at {output.size(round(speed.size / minutes))} and "
+        f"about {time} on an idle machine, at {output.format_size(round(speed.size / minutes))} and "
         f"{counted(round(speed.pages / minutes), 'page')} a minute (the speed of the last "
         f"{counted(speed.documents, 'document')})"
     )

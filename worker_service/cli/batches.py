@@ -244,7 +244,7 @@ def _facts_of(details: BatchDetails) -> dict[str, object]:
         "options": as_json(request) if request else "",
         "files": [f"{number:,} {word}" for word, number in files.items() if number],
         "pages": pages,
-        "originals": output.size(progress.size) if progress.size else "",
+        "originals": output.format_size(progress.size) if progress.size else "",
         "priority": batch.priority,
         "jobs": [f"{number:,} {status}" for status, number in progress.by_job_status.items() if number],
         "when it has ended": as_json(json.loads(batch.actions)) if batch.actions != "[]" else "",

@@ -206,7 +206,7 @@ def _row(document: Document, now: datetime) -> tuple[object, ...]:
         note = document.error_text
     elif document.gone_at:
         note = "deleted at its source"
-    size = output.size(document.size) if document.size else None
+    size = output.format_size(document.size) if document.size else None
     updated = output.short_time(document.updated_at, now=now)
     return (
         document.id, document.state, f"{document.percent}%", document.pages, size, document.kind, document.owner,
@@ -272,13 +272,13 @@ def rm(call: Invocation, chosen: DocumentSelector, dry_run: bool, yes: bool) -> 
 
 def _describe_weight(weight: Weight) -> str:
     shared = f"; {counted(weight.shared_files, 'shared file')} stay" if weight.shared_files else ""
-    parts = [counted(weight.pages, "page"), f"{counted(weight.files, 'file')} of {output.size(weight.size)}"]
+    parts = [counted(weight.pages, "page"), f"{counted(weight.files, 'file')} of {output.format_size(weight.size)}"]
     return f"{counted(weight.documents, 'document')} ({', '.join(parts)}{shared})"
 
 
 def _sample_lines(documents: Sequence[Document]) -> list[str]:
     rows = [
-        (document.id, document.state, document.owner, document.name, output.size(document.size))
+        (document.id, document.state, document.owner, document.name, output.format_size(document.size))
         for document in documents[:_SAMPLE_SIZE]
     ]
     lines = output.table_lines(("ID", "STATE", "OWNER", "NAME", "SIZE"), rows) if rows else []

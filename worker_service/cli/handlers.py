@@ -129,7 +129,7 @@ def _sandbox(declared: HandlerDeclaration, call: Invocation) -> str:
 
 
 def _length(seconds: int | None) -> str | None:
-    return None if seconds is None else output.length(timedelta(seconds=seconds))
+    return None if seconds is None else output.format_length(timedelta(seconds=seconds))
 
 
 handlers = VerbGroup(

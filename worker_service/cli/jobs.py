@@ -268,9 +268,9 @@ def _describe_silence(explanation: Why) -> str:
     silent_seconds, limit_seconds = explanation.silent_seconds, explanation.limit_seconds
     parts = []
     if silent_seconds is not None and silent_seconds >= _NOTABLE_SILENCE_SECONDS:
-        parts.append(f"no progress for {output.length(timedelta(seconds=int(silent_seconds)))}")
+        parts.append(f"no progress for {output.format_length(timedelta(seconds=int(silent_seconds)))}")
     if limit_seconds is not None:
-        parts.append(f"its time limit is {output.length(timedelta(seconds=limit_seconds))}")
+        parts.append(f"its time limit is {output.format_length(timedelta(seconds=limit_seconds))}")
     return f"; {', '.join(parts)}" if parts else ""
 
 

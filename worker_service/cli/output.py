@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from worker_service.base.clock import as_text, from_text
-from worker_service.base.humanize import length as length
-from worker_service.base.humanize import size as size
+from worker_service.base.humanize import format_length as format_length
+from worker_service.base.humanize import format_size as format_size
 from worker_service.base.sanitize import as_json, escaped_json, harmless, harmless_text
 
 if TYPE_CHECKING:
@@ -258,4 +258,4 @@ def node_row(node: CheckedNode) -> tuple[object, ...]:
 
 
 def age(stored_time: str, *, now: datetime) -> str:
-    return length(now - from_text(stored_time))
+    return format_length(now - from_text(stored_time))

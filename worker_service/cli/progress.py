@@ -145,7 +145,7 @@ def _state_or_message(job: Job, now: datetime) -> str:
 def _duration(job: Job, *, now: datetime) -> str:
     if job.started_at is None:
         return ""
-    return output.length((from_text(job.completed_at) if job.completed_at else now) - from_text(job.started_at))
+    return output.format_length((from_text(job.completed_at) if job.completed_at else now) - from_text(job.started_at))
 
 
 # ── Batches and documents ───────────────────────────────────────────────────────────────────────────────────────
@@ -239,7 +239,7 @@ def reading_in_words(progress: DocumentsProgress, seconds: float, done_before: i
         parts.append(f"{rate:.1f} pages/s")
         seconds_left = (progress.pages_left or 0) / rate
         if seconds_left >= 1 and seconds >= _RATE_UNCERTAIN_SECONDS:
-            parts.append(f"{output.length(timedelta(seconds=seconds_left))} left")
+            parts.append(f"{output.format_length(timedelta(seconds=seconds_left))} left")
     return " · ".join(parts)
 
 

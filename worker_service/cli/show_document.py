@@ -98,7 +98,7 @@ def _facts_of(document: Document) -> dict[str, object]:
         "tags": list(document.tags),
         "pages": document.pages,
         "kind": document.kind,
-        "size": output.size(document.size) if document.size else None,
+        "size": output.format_size(document.size) if document.size else None,
         "locked": "opens with a password only" if document.is_locked else None,
         "reading options": document.settings.removeprefix("{}"),
         "source": document.source_key,

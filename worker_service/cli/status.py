@@ -176,11 +176,11 @@ def stats(call: Invocation, hours: int) -> None:
     platforms = [(row.platform, row.count) for row in statistics.pending_by_platform]
     output.show_section(("PLATFORM", "PENDING"), platforms)
     owners = statistics.by_owner
-    owner_rows = [(row.owner, row.documents, row.pages, row.files, output.size(row.size)) for row in owners]
+    owner_rows = [(row.owner, row.documents, row.pages, row.files, output.format_size(row.size)) for row in owners]
     if len(owner_rows) > 1:
         documents, pages = sum(row.documents for row in owners), sum(row.pages for row in owners)
         # A file of two owners counts once in the total.
-        owner_rows.append(("all", documents, pages, statistics.files, output.size(statistics.size)))
+        owner_rows.append(("all", documents, pages, statistics.files, output.format_size(statistics.size)))
     output.show_section(("OWNER", "DOCUMENTS", "PAGES", "FILES", "SIZE"), owner_rows)
     output.show_section(
         (f"ENDED IN {hours} H", "JOBS", "FAILED", "PAGES", "TOOK", "LONGEST", "WAITED", "LONGEST"),
@@ -195,4 +195,4 @@ def stats(call: Invocation, hours: int) -> None:
 
 
 def _seconds(seconds: float) -> str:
-    return f"{seconds:.1f} s" if seconds < 60 else output.length(timedelta(seconds=seconds))
+    return f"{seconds:.1f} s" if seconds < 60 else output.format_length(timedelta(seconds=seconds))

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from worker_service.base import events
 from worker_service.base.clock import as_text, boot_clock, from_text, parse_duration
-from worker_service.base.humanize import counted, length
+from worker_service.base.humanize import counted, format_length
 from worker_service.base.sd_notify import Notifier
 from worker_service.daemon.attempts import DaemonContext
 from worker_service.jobs.batches import BATCH_ENDS_READER
@@ -238,7 +238,7 @@ def status_line(taken: Mapping[str, tuple[int, int]], counts: Counts, *, oldest_
     parts = [f"{used}/{size} {name}" for name, (used, size) in taken.items()]
     parts.append(f"{counts.by_status[Status.PENDING]} pending")
     if oldest_seconds is not None:
-        parts.append(f"oldest {length(timedelta(seconds=oldest_seconds))}")
+        parts.append(f"oldest {format_length(timedelta(seconds=oldest_seconds))}")
     return " · ".join(parts)
 
 

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from worker_service.base.clock import from_text, wall_clock
 from worker_service.base.errors import JobNotFound
-from worker_service.base.humanize import length, size
+from worker_service.base.humanize import format_length, format_size
 from worker_service.jobs.job import Job, Status
 from worker_service.jobs.selector import Selector
 from worker_service.services.session import IDS_AT_ONCE, Session, chunks, cut_page
@@ -67,11 +67,11 @@ def progress_in_words(job: Job, *, now: datetime | None = None) -> str:
     pace = pace_of(job, now or wall_clock())
     parts = [job.progress_message or _count_in_words(job)]
     if pace.silent_seconds is not None:
-        parts.append(f"no progress for {length(timedelta(seconds=pace.silent_seconds))}")
+        parts.append(f"no progress for {format_length(timedelta(seconds=pace.silent_seconds))}")
     if pace.rate and job.progress_unit:
         parts.append(_rate_in_words(pace.rate, job.progress_unit))
     if pace.seconds_left is not None:
-        parts.append(f"{length(timedelta(seconds=pace.seconds_left))} left")
+        parts.append(f"{format_length(timedelta(seconds=pace.seconds_left))} left")
     return " · ".join(filter(None, parts))
 
 
@@ -84,7 +84,7 @@ def _count_in_words(job: Job) -> str:
 
 def _rate_in_words(rate: float, unit: str) -> str:
     if unit == "bytes":
-        return f"{size(int(rate))}/s"
+        return f"{format_size(int(rate))}/s"
     return f"{rate:.0f} {unit}/s" if rate >= 10 else f"{60 * rate:.0f} {unit}/min"
 
 

@@ -33,7 +33,7 @@ from worker_service.web.views import page, render
 from worker_service.web.views.filter_links import FilterLink, same_page
 from worker_service.web.views.flash import redirect
 from worker_service.web.views.reading_progress import ReadingProgress, batch_progress, reading_progress, time_left
-from worker_service.web.views.template_filters import command, size
+from worker_service.web.views.template_filters import command, format_size
 
 BATCHES_PER_PAGE = 20
 _FAILURES_MAX = 20
@@ -242,7 +242,7 @@ def _facts(progress: BatchProgress) -> str:
     if progress.pages_a_minute and has_files_left:
         facts.append(f"{counted(round(progress.pages_a_minute), 'page')} a minute")
     if progress.size:
-        facts.append(size(progress.size))
+        facts.append(format_size(progress.size))
     return " · ".join(facts)
 
 

@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from worker_service.base.clock import from_text
 from worker_service.base.errors import BadInput
-from worker_service.base.humanize import length
+from worker_service.base.humanize import format_length
 from worker_service.base.sanitize import harmless
 from worker_service.jobs.documents import IndexStatus, PublishedFile
 from worker_service.jobs.job import Gate, Job, Status
@@ -99,7 +99,7 @@ class Generation(Struct, frozen=True):
         ended = [job.completed_at for job in self.jobs if job.completed_at]
         if not started or len(ended) < len(self.jobs):
             return ""
-        return length(from_text(max(ended)) - from_text(min(started)))
+        return format_length(from_text(max(ended)) - from_text(min(started)))
 
 
 def document_page(request: Request, session: Session) -> Response:

@@ -39,7 +39,7 @@ from worker_service.web.sign_in import safe_path
 from worker_service.web.views import page, render
 from worker_service.web.views.filter_links import FilterLink, same_page
 from worker_service.web.views.flash import redirect, redirect_after
-from worker_service.web.views.template_filters import command, length, size
+from worker_service.web.views.template_filters import command, format_size, length
 
 _LOG_LINES_MAX = 400
 # States of a job, as `state_of` returns them.
@@ -329,7 +329,7 @@ def job_page(request: Request, session: Session) -> Response:
         log_lines_max=_LOG_LINES_MAX,
         actions=_allowed_actions(job),
         batch=_batch_title(session, visitor, job),
-        size=size,
+        size=format_size,
     )
 
 
@@ -396,7 +396,7 @@ def _attempt_details(attempt: AttemptRow) -> Sequence[str]:
     if attempt.cpu_seconds is not None:
         used.append(f"{attempt.cpu_seconds:.1f} s of CPU")
     if attempt.memory_peak_bytes is not None:
-        used.append(f"{size(attempt.memory_peak_bytes)} of memory")
+        used.append(f"{format_size(attempt.memory_peak_bytes)} of memory")
     if attempt.signal is not None:
         used.append(attempt.signal)
     error = ": ".join(filter(None, [attempt.error_code, attempt.error_text]))

@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from worker_service.base.clock import from_text
 from worker_service.base.errors import BatchNotFound
-from worker_service.base.humanize import counted, length
+from worker_service.base.humanize import counted, format_length
 from worker_service.jobs.documents import IndexStatus
 from worker_service.jobs.job import Job, Pause, Status
 from worker_service.jobs.library import Document, DocumentSelector
@@ -248,7 +248,7 @@ def _step(job: Job) -> Step:
     state_texts = {"completed": "Done", "running": progress_in_words(job) or "Running", "pending": "Waiting"}
     state_text = state_texts.get(state) or _WAITS.get(state, state)
     ended = from_text(job.completed_at) if job.completed_at else None
-    took = length(ended - from_text(job.started_at)) if ended and job.started_at else ""
+    took = format_length(ended - from_text(job.started_at)) if ended and job.started_at else ""
     title, pages = _STEP_TITLES.get(job.job_type, job.job_type), _pages_in_payload(job.payload)
     if pages:
         is_one_page = pages.isdigit()
@@ -302,7 +302,7 @@ def _tile(rate: WorkRate) -> RateTile:
 def _seconds(seconds: float) -> str:
     if seconds < 0.1:
         return "under 0.1\N{NO-BREAK SPACE}s"
-    return f"{seconds:.1f}\N{NO-BREAK SPACE}s" if seconds < 60 else length(timedelta(seconds=seconds))
+    return f"{seconds:.1f}\N{NO-BREAK SPACE}s" if seconds < 60 else format_length(timedelta(seconds=seconds))
 
 
 def _draw_line(values: Sequence[int]) -> Markup:

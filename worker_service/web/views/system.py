@@ -21,7 +21,7 @@ from worker_service.web.access import visitor_of
 from worker_service.web.views import charts, page, render
 from worker_service.web.views.alerts import list_alerts
 from worker_service.web.views.charts import Chart
-from worker_service.web.views.template_filters import length, size
+from worker_service.web.views.template_filters import format_size, length
 from worker_service.workspace import FREE_BYTES_LEAST
 
 
@@ -61,9 +61,9 @@ def _facts(settings: Settings, overview: Overview) -> Sequence[SystemFact]:
     with suppress(OSError):
         directory = settings.workspace if settings.workspace.exists() else settings.database.parent
         free = shutil.disk_usage(directory).free
-        facts.append(SystemFact("Disk free", size(free), level="bad" if free < FREE_BYTES_LEAST else ""))
+        facts.append(SystemFact("Disk free", format_size(free), level="bad" if free < FREE_BYTES_LEAST else ""))
     with suppress(OSError):
-        facts.append(SystemFact("Database", size(settings.database.stat().st_size)))
+        facts.append(SystemFact("Database", format_size(settings.database.stat().st_size)))
     return facts
 
 

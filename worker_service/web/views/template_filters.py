@@ -10,9 +10,8 @@ from datetime import timedelta
 from jinja2 import Environment
 from markupsafe import Markup, escape
 
-from worker_service.base.humanize import counted
-from worker_service.base.humanize import length as length_of
-from worker_service.base.humanize import size as size
+from worker_service.base.humanize import counted, format_length
+from worker_service.base.humanize import format_size as format_size
 from worker_service.base.sanitize import escaped_json, harmless, harmless_text
 from worker_service.services.jobs import progress_in_words
 
@@ -32,7 +31,7 @@ def register_filters(environment: Environment) -> None:
     environment.filters.update(
         iso=iso,
         utc=utc,
-        size=size,
+        size=format_size,
         slug=slug,
         tone=tone,
         label=label,
@@ -76,7 +75,7 @@ def utc(text: str) -> str:
 
 
 def length(seconds: float | timedelta) -> str:
-    return length_of(seconds if isinstance(seconds, timedelta) else timedelta(seconds=seconds))
+    return format_length(seconds if isinstance(seconds, timedelta) else timedelta(seconds=seconds))
 
 
 def short_number(number: int) -> str:
