@@ -12,7 +12,7 @@
 
   function length(seconds) {
     for (const [unit, size] of UNITS) {
-      // "90 min" tells more than "1 h".
+      // "90 min" is more exact than "1 h".
       if (seconds >= 2 * size || (unit === "min" && seconds >= size)) return `${Math.floor(seconds / size)} ${unit}`;
     }
     return `${Math.max(0, Math.floor(seconds))} s`;
@@ -54,7 +54,7 @@
     if (event.ctrlKey || event.metaKey || event.altKey || isTyping(event.target)) return;
     if (event.key === "/") {
       const fields = [...document.querySelectorAll("input[type=search][data-slash]"), ...document.querySelectorAll("input[type=search]")];
-      const field = fields.find((one) => one.checkVisibility());
+      const field = fields.find((candidate) => candidate.checkVisibility());
       if (field === undefined) return;
       event.preventDefault();
       field.select();
@@ -77,7 +77,7 @@
   function showSelectedCount() {
     const ticked = [...document.querySelectorAll(".pick input[name]:checked")];
     const chosen = ticked.reduce((sum, box) => sum + box.value.split(",").length, 0);
-    for (const one of document.querySelectorAll("[data-chosen]")) one.textContent = chosen;
+    for (const counter of document.querySelectorAll("[data-chosen]")) counter.textContent = chosen;
     for (const option of document.querySelectorAll("option[value=ticked]")) {
       option.textContent = chosen ? `${chosen} ticked` : "ticked jobs";
     }
@@ -86,7 +86,7 @@
   document.addEventListener("change", (event) => {
     const box = event.target;
     if (box.matches && box.matches("input[data-picks]")) {
-      for (const one of document.getElementsByName(box.dataset.picks)) one.checked = box.checked;
+      for (const row of document.getElementsByName(box.dataset.picks)) row.checked = box.checked;
     }
     showSelectedCount();
   });
@@ -97,7 +97,7 @@
     const boxes = [...document.getElementsByName(box.name)];
     if (event.shiftKey && boxes.includes(lastTicked)) {
       const ends = [boxes.indexOf(lastTicked), boxes.indexOf(box)];
-      for (const one of boxes.slice(Math.min(...ends), Math.max(...ends))) one.checked = box.checked;
+      for (const between of boxes.slice(Math.min(...ends), Math.max(...ends))) between.checked = box.checked;
     }
     lastTicked = box;
   });
@@ -153,7 +153,7 @@
   let openIds = [];
   let focusedId = null;
   document.addEventListener("htmx:beforeSwap", (event) => {
-    openIds = [...event.target.querySelectorAll("details[data-keep][open]")].map((one) => one.id);
+    openIds = [...event.target.querySelectorAll("details[data-keep][open]")].map((row) => row.id);
     const row = document.activeElement.closest("[data-keep]");
     focusedId = row === null ? null : row.id;
   });
