@@ -73,7 +73,7 @@ def test_the_unix_socket_needs_no_token_from_the_servers_own_user(settings: Sett
 
 
 @as_another_user
-def test_the_unix_socket_refuses_other_users_whatever_its_mode(settings: Settings) -> None:
+def test_the_unix_socket_refuses_other_users_with_any_mode(settings: Settings) -> None:
     # Outside the directories of tests, which are their user's own.
     with tempfile.TemporaryDirectory() as above:
         Path(above).chmod(0o755)

@@ -136,7 +136,7 @@ def test_a_signed_in_browser_needs_a_csrf_token_to_change_anything(browser: http
 
 
 @pytest.mark.parametrize("path", ["/upload", "/api/uploads"])
-def test_an_upload_needs_the_csrf_token_whatever_its_type(browser: httpx.Client, session: Session, path: str) -> None:
+def test_an_upload_of_any_type_needs_the_csrf_token(browser: httpx.Client, session: Session, path: str) -> None:
     follow(browser, link_of(session))
     file = ("a.pdf", b"%PDF-1.4")
 

@@ -116,7 +116,7 @@ def test_a_client_that_reconnects_before_the_first_event_misses_nothing(site: ht
     assert [move["job_id"] for move in again.of("job")] == [job_id]
 
 
-def test_a_client_that_missed_too_much_is_told_to_start_again(site: httpx.Client, session: Session) -> None:
+def test_a_client_that_missed_too_many_events_gets_a_reset(site: httpx.Client, session: Session) -> None:
     job_id = cancelled(session)
     with listening(site, params={"after": "99999-0"}) as of_another:
         assert next(kind for kind, _, _ in of_another.events) == "reset"
@@ -130,7 +130,7 @@ def test_a_client_that_missed_too_much_is_told_to_start_again(site: httpx.Client
     assert [move["job_id"] for move in received.of("job")] == [again]
 
 
-def test_a_client_that_reconnects_after_the_newest_jobs_were_replaced_is_told_to_start_again(
+def test_a_client_that_reconnects_after_the_newest_jobs_were_replaced_gets_a_reset(
     site: httpx.Client, session: Session
 ) -> None:
     cancelled(session)
@@ -149,9 +149,7 @@ def test_a_client_that_reconnects_after_the_newest_jobs_were_replaced_is_told_to
     assert [move["job_id"] for move in again.of("job")] == [last]
 
 
-def test_a_listening_client_is_told_to_start_again_if_the_newest_jobs_are_replaced(
-    site: httpx.Client, session: Session
-) -> None:
+def test_a_listening_client_gets_a_reset_if_the_newest_jobs_are_replaced(site: httpx.Client, session: Session) -> None:
     with listening(site) as received:
         gone = [cancelled(session), cancelled(session)]
         wait_until(lambda: len(received.of("job")) == 2, "both events arrive")

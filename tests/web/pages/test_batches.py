@@ -95,7 +95,7 @@ def test_the_file_list_of_a_batch_is_a_csv_without_formulas(
     assert (header[1], row[1]) == ("NAME", "'=cmd()")
 
 
-def test_a_batch_is_begun_by_a_form_without_any_script(site: httpx.Client, session: Session, tmp_path: Path) -> None:
+def test_a_batch_is_started_by_a_form_without_scripts(site: httpx.Client, session: Session, tmp_path: Path) -> None:
     for name in ("a.pdf", "b.pdf"):
         (tmp_path / name).write_bytes(b"%PDF")
     form = open_page(site, open_page(site, "/batches").links["Start a batch…"])

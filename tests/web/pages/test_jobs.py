@@ -132,7 +132,7 @@ def test_a_preview_stops_in_time_and_the_change_covers_all_matches(
     assert sorted(job.id for job in cancelled) == [job.id for job in rare]
 
 
-def test_a_job_is_enqueued_by_a_form_without_any_script(site: httpx.Client, session: Session) -> None:
+def test_a_job_is_enqueued_by_a_form_without_scripts(site: httpx.Client, session: Session) -> None:
     form = open_page(site, open_page(site, "/jobs").links["Enqueue a job…"])
 
     done = form.press(
