@@ -151,8 +151,8 @@ def settings_in(place: Path) -> Settings:
 class _Watch:
     """Reports a change most of the time."""
 
-    look_at: float | None = None
-    is_doubtful = False
+    next_read_at: float | None = None
+    may_be_replaced = False
 
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance

@@ -156,10 +156,16 @@ class _WatchedLeases(Leases):
     _db: WatchedDatabase
 
     def claim(
-        self, worker_id: str, most: int, job_class: str = "cpu", *, behind: int = 0, only: Sequence[str] | None = None
+        self,
+        worker_id: str,
+        most: int,
+        job_class: str = "cpu",
+        *,
+        prefetched: int = 0,
+        only: Sequence[str] | None = None,
     ) -> list[Job]:
         with self._db.doing(Deed("claim")):
-            jobs = super().claim(worker_id, most, job_class, behind=behind, only=only)
+            jobs = super().claim(worker_id, most, job_class, prefetched=prefetched, only=only)
             self._db.world.answer(self._db.actor)
             return jobs
 

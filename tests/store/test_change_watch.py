@@ -86,7 +86,7 @@ def test_after_a_hint_the_watch_reads_the_counter_at_growing_intervals(path: Pat
 
     read_times = []
     assert not watch.has_changed()
-    while (read_at := watch.look_at) is not None:
+    while (read_at := watch.next_read_at) is not None:
         read_times.append(read_at)
         now[0] = read_at
         assert not watch.has_changed()

@@ -76,7 +76,7 @@ class Claiming:
         # The worker may exceed its slots by this number of attempts.
         behind = self.context.slots.prefetched(job_class) + (0 if only is None else most)
         try:
-            jobs = self.context.store.leases.claim(worker_id, most, job_class, behind=behind, only=only)
+            jobs = self.context.store.leases.claim(worker_id, most, job_class, prefetched=behind, only=only)
         except WorkerUnknown:
             self.ownership.mark_unregistered()
             return ()

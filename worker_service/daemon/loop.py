@@ -151,7 +151,7 @@ class Loop:
     # ── Collecting events ──
 
     def _is_database_ours(self) -> bool:
-        if self.watch.is_doubtful:
+        if self.watch.may_be_replaced:
             self.check_files()
         return self._exit_code is None
 
@@ -337,13 +337,13 @@ class Loop:
         waited = [fd for fd in fds if fd is not None]
         while True:
             # Use select: poll rounds up to whole milliseconds, and the watch wants another check after half of one.
-            look_at = until if self.watch.look_at is None else min(self.watch.look_at, until)
+            look_at = until if self.watch.next_read_at is None else min(self.watch.next_read_at, until)
             ready, _, _ = select.select(waited, [], [], max(0.0, look_at - self.context.monotonic()))
             if any(fd != watch_fd for fd in ready) or self.context.monotonic() >= until:
                 return
             # The watch also wakes the loop after its own commits, and a turn costs ten times as much as this check.
             self._has_other_commits = self.watch.has_changed()
-            if self._has_other_commits or self.watch.is_doubtful:
+            if self._has_other_commits or self.watch.may_be_replaced:
                 return
 
     def _pool_fd(self) -> int | None:

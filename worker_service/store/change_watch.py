@@ -42,10 +42,10 @@ class FileWatch:
         self._on_turn = on_turn
         self._last_counter: int | None = None
         self._seconds_to_next_read = _FIRST_READ_SECONDS
-        self.look_at: float | None = None
-        """Time on the monotonic clock of the next planned read of the counter."""
-        self.is_doubtful = False
-        """The files may have been deleted or replaced; `fault` finds out. SQLite does not notice it."""
+        self.next_read_at: float | None = None
+        """On the monotonic clock."""
+        self.may_be_replaced = False
+        """SQLite does not notice it."""
         # Subscribe before the first read of the counter; a commit in between would be missed otherwise.
         self._watch = _watch(database.parent)
 
@@ -56,23 +56,23 @@ class FileWatch:
         self._on_turn()
         has_hint, now = self._read_hints(), self._monotonic()
         if has_hint:
-            self._seconds_to_next_read, self.look_at = _FIRST_READ_SECONDS, now + _FIRST_READ_SECONDS
+            self._seconds_to_next_read, self.next_read_at = _FIRST_READ_SECONDS, now + _FIRST_READ_SECONDS
         counter = self._change_counter()
         if counter != self._last_counter:
             self._last_counter = counter
             if not has_hint:
                 # With a new hint, keep checking: the hint may announce a commit after this one.
-                self.look_at = None
+                self.next_read_at = None
             return True
-        if self.look_at is not None and now >= self.look_at:
+        if self.next_read_at is not None and now >= self.next_read_at:
             self._seconds_to_next_read *= 2
-            self.look_at = (
+            self.next_read_at = (
                 now + self._seconds_to_next_read if self._seconds_to_next_read <= _LAST_READ_SECONDS else None
             )
         return False
 
     def fault(self) -> str | None:
-        self.is_doubtful = False
+        self.may_be_replaced = False
         file_id = _file_id(self._path)
         if file_id is None:
             return f"{self._path} was deleted while it was in use"
@@ -105,7 +105,7 @@ class FileWatch:
                 name = data[position - length : position].rstrip(b"\0").decode("utf-8", "replace")
                 has_hint |= name == self._log_name or bool(mask & _OVERFLOW)
                 if (name in self._names and mask & (_CREATE | _DELETE | _MOVED)) or mask & _OVERFLOW:
-                    self.is_doubtful = True
+                    self.may_be_replaced = True
 
 
 def _watch(folder: Path) -> int | None:

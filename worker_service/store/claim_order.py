@@ -302,7 +302,7 @@ def claim_values(db: Database, worker_id: str, job_class: str) -> dict[str, obje
         "job_class": job_class,
         "now": db.now(),
         "stale_before": db.stale_before(),
-        "behind": 0,
+        "prefetched": 0,
     }
 
 

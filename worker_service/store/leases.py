@@ -37,16 +37,22 @@ class Leases(StorePart):
     # ── Claim, beat, report ──
 
     def claim(
-        self, worker_id: str, most: int, job_class: str = "cpu", *, behind: int = 0, only: Sequence[str] | None = None
+        self,
+        worker_id: str,
+        most: int,
+        job_class: str = "cpu",
+        *,
+        prefetched: int = 0,
+        only: Sequence[str] | None = None,
     ) -> list[Job]:
         """Claim jobs that have no gate (P1, P8, P9).
 
-        `behind` counts prefetched jobs, which take no slot. End at the first job whose type is not in `only`, so that
-        prefetching overtakes no job.
+        `prefetched` jobs take no slot. End at the first job whose type is not in `only`, so that prefetching overtakes
+        no job.
         """
         try:
             with self._db.transaction():
-                values = claim_values(self._db, worker_id, job_class) | {"behind": behind}
+                values = claim_values(self._db, worker_id, job_class) | {"prefetched": prefetched}
                 make_ready(self._db, values["now"])
                 claimed = self._claim_readable(worker_id, most, values, only)
                 if not claimed and not self._db.write("worker_is_known", worker_id=worker_id):

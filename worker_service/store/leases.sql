@@ -46,8 +46,8 @@ SELECT 11,
        ''
   FROM handler h
  WHERE h.worker_id = w.id AND h.job_type = lane.job_type
-   -- Prefetched jobs wait behind another job and take no slot. The claiming worker passes their number as :behind.
-   AND ({running_in_class} AND r.worker_id = w.id AND c.class = h.class) - :behind
+   -- Prefetched jobs wait behind another job and take no slot. The claiming worker passes their number as :prefetched.
+   AND ({running_in_class} AND r.worker_id = w.id AND c.class = h.class) - :prefetched
        >= CASE h.class WHEN 'cpu' THEN w.cpu_slots WHEN 'io' THEN w.io_slots ELSE w.node_slots END
  UNION ALL
 SELECT 12, 'CAPABILITY_MISSING', h.missing, h.missing_remedy
@@ -159,7 +159,7 @@ SELECT kind, CAST(name AS BLOB), most FROM job_limit WHERE kind IN ('type', 'own
 
 -- name: class_capacity
 -- Number of jobs of this class that may still be started, by the worker's slots and by the class limit (P8).
-SELECT min(CASE :job_class WHEN 'cpu' THEN w.cpu_slots WHEN 'io' THEN w.io_slots ELSE w.node_slots END + :behind
+SELECT min(CASE :job_class WHEN 'cpu' THEN w.cpu_slots WHEN 'io' THEN w.io_slots ELSE w.node_slots END + :prefetched
                - ({running_in_class} AND r.worker_id = w.id AND c.class = :job_class),
            ifnull((SELECT l.most - ({running_in_class} AND c.class = :job_class)
                      FROM job_limit l WHERE l.kind = 'class' AND l.name = :job_class), 1000000))

@@ -70,7 +70,7 @@ class Gates(StorePart):
             workers = [worker_id for worker_id, *_ in self._db.read("workers")]
             now = self._db.now()
             # Each lane has at least one row; its code is empty.
-            rows = self._db.read("gates_of_ready_lanes", now=now, stale_before=self._db.stale_before(), behind=0)
+            rows = self._db.read("gates_of_ready_lanes", now=now, stale_before=self._db.stale_before(), prefetched=0)
             resting = self._db.read("rests_of_snoozed_jobs", now=now)
         gates_by_lane: dict[Row, _GatesByWorker] = {}
         for *lane, rank, code, detail, remedy, worker_id in rows:
@@ -85,7 +85,7 @@ class Gates(StorePart):
 
     def _gates(self, job_id: int, dead: Collection[str], run: _RunQuery) -> Sequence[Gate]:
         gates = _initial_gates([worker_id for worker_id, _ in run("workers_for", job_id=job_id)], dead)
-        rows = run("explain", job_id=job_id, now=self._db.now(), stale_before=self._db.stale_before(), behind=0)
+        rows = run("explain", job_id=job_id, now=self._db.now(), stale_before=self._db.stale_before(), prefetched=0)
         for rank, code, detail, remedy, worker_id in rows:
             if _is_relevant(code, worker_id, dead):
                 gates.setdefault(worker_id, []).append(_RankedGate(rank, code, detail, remedy))
