@@ -14,19 +14,12 @@ import click
 from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
-from job_handlers.crawl.requests import CrawlOptions, crawl_job, jobs_of_sources
+from job_handlers.crawl.requests import CrawlOptions, jobs_of_sources
 from job_handlers.reading.find_files import LeftOut, absolute
 from worker_service.base.errors import BadInput
-from worker_service.base.path_text import display_path, path_of, path_to_text
+from worker_service.base.path_text import display_path, path_to_text
 from worker_service.cli import output
-from worker_service.cli.add_dry_run import (
-    ToRead,
-    estimate_files,
-    estimate_folder,
-    note_gates,
-    note_left_out,
-    show_estimate,
-)
+from worker_service.cli.add_dry_run import estimate, note_gates, note_left_out, show_estimate
 from worker_service.cli.batches import note_added_batch, note_replaced_batches
 from worker_service.cli.context import BatchId, Function, Invocation, Verb, complete_file, read_stdin, verb
 from worker_service.cli.progress import await_batches, reporting_interruption
@@ -177,7 +170,7 @@ def add(
     left_out = LeftOut()
     jobs = jobs_of_sources(sources, options, owner=submission.owner, left_out=left_out)
     if submission.dry_run:
-        show_estimate(call, _estimate(call, jobs, options, submission.owner), left_out)
+        show_estimate(call, estimate(call, jobs, options, submission.owner), left_out)
         return 0
     note_left_out(call, left_out)
     if typed is not None:
@@ -298,20 +291,6 @@ def _read_batch_action(call: Invocation, word: str) -> Mapping[str, Any]:
     for sentence in enqueue.unknown_type_warnings(call.session, [action]):
         output.note(sentence)
     return {"job_type": action.job_type, **({"payload": payload} if payload else {})}
-
-
-def _estimate(call: Invocation, jobs: Sequence[NewJob], options: CrawlOptions, owner: str) -> ToRead:
-    downloads = [job for job in jobs if job.job_type == "download"]
-    crawls = [job for job in jobs if job.job_type != "download"]
-    files = [path_of(job.source_key or "") for job in downloads if job.platform == "local"]
-    addresses = len(downloads) - len(files)
-    reads_known_files = options.force or bool(options.reading_settings())
-    total = estimate_files(call, files, owner=owner, reads_known_files=reads_known_files)
-    total += ToRead(addresses, to_read=addresses, unsized=addresses)
-    for crawl in crawls:
-        folder = json.loads(crawl.payload or "")["folder"]
-        total += estimate_folder(call, crawl_job(folder, options, owner=owner, is_dry_run=True))
-    return total
 
 
 # ── Former names ──

@@ -10,11 +10,12 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
+from job_handlers.crawl.requests import CrawlOptions, crawl_job
 from job_handlers.reading.find_files import LeftOut, in_words
 from worker_service.base.errors import BadInput
 from worker_service.base.files import sha256_of
 from worker_service.base.humanize import counted
-from worker_service.base.path_text import path_to_text
+from worker_service.base.path_text import path_of, path_to_text
 from worker_service.cli import output
 from worker_service.cli.context import Invocation
 from worker_service.cli.waiting import wait_for_jobs
@@ -43,7 +44,21 @@ class ToRead(Struct, frozen=True):
         return ToRead(*(getattr(self, name) + getattr(other, name) for name in self.__struct_fields__))
 
 
-def estimate_files(call: Invocation, files: Sequence[Path], *, owner: str, reads_known_files: bool) -> ToRead:
+def estimate(call: Invocation, jobs: Sequence[NewJob], options: CrawlOptions, owner: str) -> ToRead:
+    downloads = [job for job in jobs if job.job_type == "download"]
+    crawls = [job for job in jobs if job.job_type != "download"]
+    files = [path_of(job.source_key or "") for job in downloads if job.platform == "local"]
+    addresses = len(downloads) - len(files)
+    reads_known_files = options.force or bool(options.reading_settings())
+    total = _estimate_files(call, files, owner=owner, reads_known_files=reads_known_files)
+    total += ToRead(addresses, to_read=addresses, unsized=addresses)
+    for crawl in crawls:
+        folder = json.loads(crawl.payload or "")["folder"]
+        total += _estimate_folder(call, crawl_job(folder, options, owner=owner, is_dry_run=True))
+    return total
+
+
+def _estimate_files(call: Invocation, files: Sequence[Path], *, owner: str, reads_known_files: bool) -> ToRead:
     size_by_file = {file: file.stat().st_size for file in files}
     known = _unchanged_files(call, files, owner)
     to_read = [file for file in files if reads_known_files or file not in known]
@@ -72,7 +87,7 @@ def _unchanged_files(call: Invocation, files: Sequence[Path], owner: str) -> set
     }
 
 
-def estimate_folder(call: Invocation, crawl: NewJob) -> ToRead:
+def _estimate_folder(call: Invocation, crawl: NewJob) -> ToRead:
     # The daemon lists the folder.
     enqueued = enqueue.enqueue_job(call.session, replace(crawl, priority=PRIORITY))
     note_gates(call, [enqueued])

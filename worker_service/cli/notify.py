@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from worker_service.cli import VerbGroup, output
+from worker_service.cli import VerbGroup
 from worker_service.cli.context import Invocation, name_completer, verb
 from worker_service.services import notifications as operations
 
@@ -40,9 +40,7 @@ def test(call: Invocation, name: str | None) -> None:
     ID` shows whether it was delivered.
     """
     sent = operations.send_test(call.session, name)
-    if not call.print_if_json({"items": sent}):
-        for message in sent:
-            output.show(str(message.job_id))
+    call.show_result({"items": sent}, *(str(message.job_id) for message in sent))
 
 
 notify = VerbGroup(

@@ -13,7 +13,6 @@ from msgspec import Struct
 
 from worker_service.base.errors import PagemillError, ProgramAbsent
 from worker_service.base.files import atomic_write
-from worker_service.cli import output
 from worker_service.cli.context import Invocation
 
 
@@ -100,9 +99,7 @@ Step = WriteFile | Link | Remove | RunCommand
 
 
 def do_steps(call: Invocation, steps: Sequence[Step], *, dry_run: bool) -> None:
-    if not call.print_if_json({"dry_run": dry_run, "items": [step_as_object(step) for step in steps]}):
-        for step in steps:
-            output.show(str(step))
+    call.show_result({"dry_run": dry_run, "items": [step_as_object(step) for step in steps]}, *map(str, steps))
     if dry_run:
         return
     for step in steps:

@@ -66,13 +66,8 @@ def upgrade(call: Invocation, source: str | None, is_back: bool, dry_run: bool) 
     steps = plan.back() if is_back else plan.forward(source or installed_from())
     steps_on_failure = [] if is_back else plan.back()
     items = [step_as_object(step) for step in [*steps, *steps_on_failure]]
-    if not call.print_if_json({"dry_run": dry_run, "items": items}):
-        for step in steps:
-            output.show(str(step))
-        if steps_on_failure:
-            output.show("if one of these fails:")
-        for step in steps_on_failure:
-            output.show(str(step))
+    lines_on_failure = ["if one of these fails:", *map(str, steps_on_failure)] if steps_on_failure else []
+    call.show_result({"dry_run": dry_run, "items": items}, *map(str, steps), *lines_on_failure)
     if dry_run:
         return
     if is_back and not plan.earlier_version.exists():
