@@ -105,10 +105,8 @@ def init(call: Invocation, address: str | None, port: int, slots: int | None) ->
         f"ray start --address={address}:{port}{cpus} --disable-usage-stats",
     ]
     setting = f"ray:{address}:{port}"
-    if call.print_if_json({"token": token_path, "setting": setting, "head": head_commands, "node": node_commands}):
-        return
-    # A line at a time: a line end in a text would be shown as a space.
-    for line in (
+    call.show_result(
+        {"token": token_path, "setting": setting, "head": head_commands, "node": node_commands},
         "# On this machine, as the user of the daemon:",
         *head_commands,
         "",
@@ -117,9 +115,11 @@ def init(call: Invocation, address: str | None, port: int, slots: int | None) ->
         "",
         "# In the settings of this machine; then restart the daemon:",
         f'cluster = "{setting}"',
-    ):
-        output.show(line)
-    output.note("then: pagemill cluster test. Keep the token secret: it allows running programs on all these machines")
+    )
+    if not call.as_json:
+        output.note(
+            "then: pagemill cluster test. Keep the token secret: it allows running programs on all these machines"
+        )
 
 
 @verb

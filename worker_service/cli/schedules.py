@@ -216,13 +216,11 @@ schedules = DefaultVerbGroup("schedules", ls, add, change, rm, pause, resume, ru
 
 
 def _show(call: Invocation, schedule: operations.ScheduleState) -> None:
-    if call.print_if_json(schedule):
-        return
     next_start = f"next {output.whole_seconds(schedule.next_at) or 'never'} UTC"
     if schedule.paused_at:
         next_start = "paused"
     when = schedule.when[:1].lower() + schedule.when[1:]
-    output.show(f"{schedule.name}: {when} ({schedule.zone}), {schedule.what}; {next_start}")
+    call.show_result(schedule, f"{schedule.name}: {when} ({schedule.zone}), {schedule.what}; {next_start}")
 
 
 def _title_of_run(run: StartedSchedule | operations.ScheduleState) -> str:
