@@ -5,6 +5,7 @@ The daemon starts the fork server, and with a cluster the Ray driver; both end w
 
 from __future__ import annotations
 
+import math
 import os
 import pwd
 import resource
@@ -89,9 +90,9 @@ def _run(settings: Settings, stack: ExitStack, log: Log, *, drain: bool) -> int:
     lock = WorkerLock(lock_path(settings.database, context.identity.worker_id))
     stack.callback(lock.close)
     _set_environment(settings)
-    notifier = Notifier()
+    recovery, notifier = Recovery(context), Notifier()
     children = stack.enter_context(ExitStack())
-    started = _start_pool(context, staging, lock, children)
+    started = _start_pool(context, staging, lock, recovery, children)
     heartbeat = _build_heartbeat(context, notifier)
     watch = store.watch()
     stack.callback(watch.close)
@@ -111,7 +112,7 @@ def _run(settings: Settings, stack: ExitStack, log: Log, *, drain: bool) -> int:
     )
     # Recovery comes first, so that the jobs it requeues can start in the same turn.
     loop.chores = {
-        "recovery": Recovery(context).run,
+        "recovery": recovery.run,
         "files": loop.check_files,
         **build_chores(context, notifier, started.known_types, loop.set_disk_low),
     }
@@ -173,7 +174,9 @@ class _StartedPool(NamedTuple):
     nodes: Nodes | None
 
 
-def _start_pool(context: DaemonContext, staging: Path, lock: WorkerLock, children: ExitStack) -> _StartedPool:
+def _start_pool(
+    context: DaemonContext, staging: Path, lock: WorkerLock, recovery: Recovery, children: ExitStack
+) -> _StartedPool:
     settings = context.settings
     begin = Begin(
         staging,
@@ -187,7 +190,8 @@ def _start_pool(context: DaemonContext, staging: Path, lock: WorkerLock, childre
     )
     local = LocalPool(begin)
     children.callback(local.close)
-    installed = local.start()
+    # Recovery runs while handlers are imported, so that other workers can claim the jobs of dead ones meanwhile.
+    installed = local.start(partial(_recover, recovery, context.log))
     known_types = {handler.facts.job_type for handler in installed}
     handlers_by_type = filter_types(installed, settings.types)
     for job_type, handler in handlers_by_type.items():
@@ -238,6 +242,15 @@ def _deregister(context: DaemonContext, lock: WorkerLock) -> None:
 def _log_locked(log: Log, seconds: float, holder: LockOwner | None) -> None:
     reason = f"{holder} keeps the write lock: end its transaction" if holder else _LOCKED
     log.warning(events.STORE_LOCKED, waited_seconds=round(seconds, 1), reason=reason)
+
+
+def _recover(recovery: Recovery, log: Log) -> float:
+    try:
+        return recovery.run()
+    except PagemillError as error:
+        log.warning(events.CHORE_FAILED, chore="recovery", reason=str(error))
+        # The loop will run recovery again as a chore.
+        return math.inf
 
 
 def beat_seconds(interval_seconds: float, watchdog_seconds: float | None) -> float:

@@ -6,6 +6,7 @@ Every launched order gets exactly one `Ended`, if the fork server dies after the
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import select
 import shutil
@@ -14,7 +15,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -126,10 +127,11 @@ class LocalPool:
         self._variables_by_type: Mapping[str, Sequence[str]] = {}
         self._own_events: list[AttemptEvent] = []
 
-    def start(self) -> Sequence[HandlerDescription]:
+    def start(self, meanwhile: Callable[[], float] | None = None) -> Sequence[HandlerDescription]:
+        """Call `meanwhile` until the handlers are loaded. It returns the seconds until its next call."""
         if self._connection is not None:
             raise ChildError("the fork server is running already")
-        hello = self._start_process(self._begin)
+        hello = self._start_process(self._begin, meanwhile or (lambda: math.inf))
         self._variables_by_type = {
             handler.facts.job_type: handler.declared.environment for handler in hello.handlers if handler.declared
         }
@@ -227,10 +229,10 @@ class LocalPool:
 
     # --- the connection ---
 
-    def _start_process(self, begin: Begin) -> Hello:
+    def _start_process(self, begin: Begin, meanwhile: Callable[[], float]) -> Hello:
         connection = self._connection = self._open_connection(begin)
         try:
-            return self._await_hello(connection)
+            return self._await_hello(connection, meanwhile)
         except _EndedBeforeHello:
             self._forget(connection)
             # Kill what a handler has started at import.
@@ -239,7 +241,7 @@ class LocalPool:
             if begin.tries_all or begin.cluster is not None:
                 raise
             # A shipped handler may have ended the process when it was imported.
-            return self._start_process(msgspec.structs.replace(begin, tries_all=True))
+            return self._start_process(msgspec.structs.replace(begin, tries_all=True), meanwhile)
         except ChildError:
             self._forget(connection)
             raise
@@ -280,14 +282,18 @@ class LocalPool:
             "OPENBLAS_NUM_THREADS": "1",
         }
 
-    def _await_hello(self, connection: ForkServerConnection) -> Hello:
+    def _await_hello(self, connection: ForkServerConnection, meanwhile: Callable[[], float]) -> Hello:
+        next_call_at = time.monotonic()
         # Handlers may be imported twice: together, then one by one.
         seconds = _START_SECONDS + 2 * self._begin.import_seconds
-        deadline = time.monotonic() + seconds
+        deadline = next_call_at + seconds
         while connection.hello is None:
-            left = deadline - time.monotonic()
-            if left <= 0:
+            if time.monotonic() >= next_call_at:
+                next_call_at = time.monotonic() + meanwhile()
+            now = time.monotonic()
+            if now >= deadline:
                 raise ChildError(f"the fork server has not described its handlers within {seconds:g} s")
+            left = max(0.0, min(deadline, next_call_at) - now)
             select.select([connection.socket], [connection.socket] if connection.unsent else [], [], left)
             self._own_events += self._receive(connection)
             if connection.is_broken:
