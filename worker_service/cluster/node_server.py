@@ -1,7 +1,7 @@
-"""The process on a node that owns the fork server, and runs attempts in it for the Ray worker processes of the node.
+"""The process on a node that owns the fork server, and runs attempts in it for the Ray worker processes.
 
-Each connection belongs to a Ray worker process with one attempt at a time (`ray_task.py`). An attempt is stopped if its
-connection closes, or is silent for `SILENCE_SECONDS`: then the node has lost the cluster.
+Each connection belongs to a Ray worker process with one attempt at a time. An attempt is stopped if its connection
+closes, or is silent for `SILENCE_SECONDS`: then the node has lost the cluster.
 """
 
 from __future__ import annotations

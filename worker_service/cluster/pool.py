@@ -36,7 +36,6 @@ from worker_service.settings.cluster import LOCAL, Cluster
 _RESTART_SECONDS_MIN, _RESTART_SECONDS_MAX = 0.25, 30.0
 # The interval between two starts of the driver grows by this factor until a driver has found a node.
 _RESTART_FACTOR = 1.5
-# Codes with which an attempt ends that needs what no node has.
 _NEEDS_A_CREDENTIAL = ("CREDENTIAL_ABSENT", "SECRET_ABSENT")
 
 
@@ -69,10 +68,9 @@ class RayPool(LocalPool):
     # A driver that hangs is noticed after 9 s.
     ping_seconds = 1.5
 
-    def __init__(self, begin: Begin, environment: Mapping[str, Sequence[str]]) -> None:
-        """`environment` has the names of the variables that a handler sees, by job type."""
+    def __init__(self, begin: Begin, variables_by_type: Mapping[str, Sequence[str]]) -> None:
         super().__init__(begin)
-        self._node_variables_by_type = environment
+        self._node_variables_by_type = variables_by_type
         self.seen: NodesSeen | None = None
         self.is_connected = False
 

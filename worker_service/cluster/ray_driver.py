@@ -1,7 +1,6 @@
-"""The Ray driver: a process that runs attempts as Ray tasks (`ray_task.py`), one task per attempt.
+"""The Ray driver: runs attempts as Ray tasks. It speaks to the daemon in the protocol of a fork server.
 
-It speaks to the daemon in the protocol of a fork server. Everything runs in one asyncio thread, except calls of Ray and
-of the slicer that block.
+Everything runs in one asyncio thread, except calls of Ray and of the slicer that block.
 """
 
 from __future__ import annotations
@@ -77,10 +76,8 @@ SILENCE_SECONDS = 30.0
 # A refused node is checked again after this time: somebody may have mended it.
 REPROBE_AFTER_SECONDS = 300.0
 PROBE_TIMEOUT_SECONDS = 120.0
-# The user is told that an attempt waits for a machine after this time.
 REPORT_WAITING_AFTER_SECONDS = 2.0
 _DEAD_NODES_MAX = 20
-# Inputs that stay in Ray's object store for other attempts.
 _STORED_BYTES_MAX = 256 << 20
 _READ_BYTES = 1 << 20
 _REASON_CHARACTERS_MAX = 1000
@@ -92,7 +89,6 @@ class _Attempt:
     order: Order
     report_waiting_at: float | None
     task: asyncio.Task[None] | None = None
-    # The `ObjectRefGenerator` of the Ray task: its items come from the node.
     stream: Any = None
     node_id: str = ""
     heard_at: float = 0.0
@@ -357,7 +353,6 @@ class _TaskInputs:
         # The slicer cuts out the pages an attempt needs. It forks, so start it before Ray's threads and the sandbox.
         self._slicer = Slicer(slicers, place, sandbox) if slicers else None
         self._lock = threading.Lock()
-        # By digest, or path and time: reference and size. The least recently used comes first.
         self._stored: OrderedDict[str, tuple[Any, int]] = OrderedDict()
 
     def put_inputs(self, order: Order) -> tuple[Order, Sequence[Any]]:

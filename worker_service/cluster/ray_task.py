@@ -1,7 +1,4 @@
-"""The Ray task: passes one attempt to the server of its node (`node_server.py`), and yields the attempt's messages.
-
-It imports little, because each slot has a Ray worker process, which keeps its connection for the next task.
-"""
+"""The Ray task: passes one attempt to the server of its node. It imports little, because each slot has a process."""
 
 from __future__ import annotations
 
@@ -19,7 +16,6 @@ from pathlib import Path
 
 from worker_service.base.directories import open_nested_folder
 
-# Messages that follow within this time are yielded together.
 GATHER_SECONDS = 0.25
 # A task without messages yields an empty list this often, which shows the driver that the stream works.
 ALIVE_SECONDS = 5.0
@@ -152,7 +148,6 @@ class _NodeConnection:
             self._unread += received
 
 
-# The connection of this worker process, used by one task after another.
 _connection: _NodeConnection | None = None
 
 
@@ -167,7 +162,6 @@ def _connect(terms: bytes, node_id: str) -> _NodeConnection:
 
 
 def _open_connection(place: Path, terms: bytes) -> _NodeConnection:
-    """Connect to the node server at `place`, and start it if there is none."""
     deadline = time.monotonic() + START_SECONDS
     while True:
         # A server that ends removes its directory.
@@ -191,7 +185,6 @@ def _open_connection(place: Path, terms: bytes) -> _NodeConnection:
 def _place(terms: bytes, node_id: str) -> Path:
     user_state = os.environ.get("XDG_STATE_HOME", "")
     base = Path(user_state) if user_state.startswith("/") else Path.home() / ".local" / "state"
-    # systemd sets this for the service of a node.
     service_state = os.environ.get("STATE_DIRECTORY", "").split(":")[0]
     directory = Path(service_state) if service_state else base / "pagemill-node"
     return directory / f"{node_id[:16]}-{hashlib.blake2s(terms, digest_size=8).hexdigest()}"

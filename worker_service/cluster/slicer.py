@@ -1,7 +1,7 @@
 """Cut the pages that an attempt needs out of an original, so that a node does not get the whole file.
 
-A process forks a sandboxed child for each original, which may be hostile, and keeps it: starting one takes seven times
-as long as a slice. If slicing fails, the whole file is sent.
+A process forks a sandboxed child for each original, and keeps it: starting one takes seven times as long as a slice. If
+slicing fails, the whole file is sent.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from worker_service.runner.messages import Order
 # Role of the only file that an attempt with a slice gets.
 SLICE = "slice"
 ORIGINAL = "original"
-# A smaller original is sent whole.
 SLICED_BYTES_MIN = 32 << 10
 _PAYLOAD_BYTES_MAX = 16 << 10
 _MESSAGE_BYTES_MAX = 64 << 10
@@ -40,9 +39,7 @@ _CHILD_CPU_SECONDS = 60
 _CHILDREN_MAX = 8
 # All children end when no slice was requested for this time.
 _IDLE_SECONDS = 60.0
-# The answers to a request.
 _SLICED, _WHOLE = b"1", b"0"
-# Name of the slice in the directory of a child.
 _OUTPUT = "slice"
 
 
@@ -101,7 +98,6 @@ class _SlicerProcess:
         self._specs, self._place, self._sandbox, self._seconds_max = specs, place, sandbox, seconds_max
         # By job type and original. The least recently used child comes first.
         self._children: dict[tuple[str, str], _Child] = {}
-        # Job types and originals whose child has failed.
         self._bad_originals: set[tuple[str, str]] = set()
 
     def serve(self, line: socket.socket) -> None:
@@ -152,8 +148,6 @@ class _ChildLost(Exception):
 
 
 class _Child:
-    """A sandboxed process with one original open. It writes one slice after another."""
-
     def __init__(self, handler: Handler[Any], original: Path, place: Path, sandbox: str, seconds_max: float) -> None:
         self._place = place
         self._line, far_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -1,6 +1,6 @@
-"""Running attempts as the daemon sees them, the slots that they occupy, and the context that the daemon's parts share.
+"""Running attempts and their slots, from the claim until the outcome is written, and the context of the daemon's parts.
 
-An attempt is here from its claim until its outcome is written. Only the main loop's thread uses these objects.
+Only the main loop's thread uses these objects.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from worker_service.store.store import Store
 if TYPE_CHECKING:
     from worker_service.base.events import Log
 
+# Written in the order in which the child sent them, so that a handler reads its own writes.
 OrderedReport = PagesRead | Checkpointed | Asked
-"""Written in the order in which the child sent them, so that a handler reads its own writes."""
 
 # Estimated memory of an item without its texts.
 _ITEM_BYTES = 500
@@ -41,20 +41,16 @@ class Attempt:
     fork_server_deaths: int = 0
     """Consecutive attempts of the job that died with the fork server, this one included."""
 
-    # ── Why the attempt must stop, and how far that is ──
     is_lost: bool = False
     """Another worker owns the lease, or the row has ended: write nothing more."""
     is_cancelled: bool = False
     without_grace: bool = False
     is_batch_stopped: bool = False
-    """Never set for an at-most-once job, which runs to its end."""
     rejected_report: Failure | None = None
     stopped_at: float | None = None
     is_killed: bool = False
 
-    # ── Reports that are not written yet ──
     has_news: bool = False
-    """One of the following values, until `node`, is not written yet."""
     percent: float | None = None
     message: str | None = None
     count: Count | None = None

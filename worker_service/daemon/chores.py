@@ -1,8 +1,6 @@
-"""Periodic work of the daemon.
+"""Periodic work of the daemon. A chore returns the seconds until its next run.
 
-The main loop calls each chore when it is due. A chore works in small steps, because the loop and other writers wait
-meanwhile. It returns the seconds until its next run. If it raises, the loop logs the error and calls it again after 30
-s.
+It works in small steps, because the main loop and other writers wait meanwhile.
 """
 
 from __future__ import annotations
@@ -72,8 +70,6 @@ _PRUNED_AT_ONCE = 500
 
 @dataclass(slots=True)
 class Prune:
-    """Deletes old rows in small steps, because other writers wait meanwhile."""
-
     context: DaemonContext
     _unlogged_by_kind: Counter[str] = field(default_factory=Counter)
 

@@ -1,7 +1,6 @@
-"""Claim jobs for free slots, and send each to the fork server as an `Order`.
+"""Claim jobs for free slots and start them.
 
-The loop calls `fill_slots` in each turn. Short jobs are claimed ahead of free slots. A job that cannot run here ends
-before it starts.
+Short jobs are claimed ahead of free slots. A job that cannot run here ends before it starts.
 """
 
 from __future__ import annotations

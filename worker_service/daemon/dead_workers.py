@@ -106,7 +106,7 @@ class Recovery:
         return sweep_until_gone(pool_id, seconds=_SWEEP_SECONDS)
 
     def _living_processes(self, worker: WorkerState) -> Sequence[int]:
-        """Return the processes that hold the worker's lock, without the daemon: a silent one fences itself."""
+        # Without the daemon itself, which is fenced when it is silent.
         holders = lock_holders(lock_path(self.context.settings.database, worker.id))
         return [pid for pid in holders if pid not in (worker.pid, pid_in(worker.id), os.getpid())]
 

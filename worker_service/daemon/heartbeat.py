@@ -1,7 +1,7 @@
-"""The worker's heartbeat, and the worker's ownership of its attempts, which depends on it.
+"""The worker's heartbeat, written by a thread, and its ownership of attempts, kept by the main loop.
 
-`Heartbeat` has a thread of its own; `Ownership` runs in the main loop. A worker whose last beat is too old is
-**fenced**: other workers may requeue its jobs soon, so it kills its children and claims nothing until a beat commits.
+A worker whose last beat is too old is **fenced**: others may requeue its jobs soon, so it kills its children and claims
+nothing until a beat commits.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The daemon's main loop, in the main thread. `Loop.turn` lists the steps of one turn; `Loop._wait` waits for the next.
+"""The daemon's main loop: `Loop.turn` lists the steps of one turn.
 
 A turn never waits for a child process. The only other thread of the daemon writes heartbeats.
 """

@@ -1,6 +1,6 @@
 """Keep slots, the `node` table and users' requests to drain nodes in step with the Ray cluster.
 
-The Ray driver reports the nodes (`NodesSeen`). Their slots together are the slots of the job class `node`.
+The slots of all nodes together are the slots of the job class `node`.
 """
 
 from __future__ import annotations
@@ -34,8 +34,7 @@ class Nodes:
     types: Collection[str]
     autoscale: int
     look_at: float = 0.0
-    # The report that was written to the table last.
-    _seen: NodesSeen | None = None
+    _written_report: NodesSeen | None = None
     _draining: tuple[str, ...] = ()
     _started_at: float = 0.0
 
@@ -50,14 +49,14 @@ class Nodes:
 
     def update(self) -> bool:
         now, seen = self.context.monotonic(), self.pool.ray.seen
-        if seen is self._seen and now < self.look_at:
+        if seen is self._written_report and now < self.look_at:
             return False
         self.look_at = now + _LOOK_SECONDS
         before = self.context.slots.sizes[NODE]
         slots = sum(node.slots for node in seen.nodes) if seen is not None else 0
         waiting = self._waiting_slots(slots) if self.pool.ray.is_connected else 0
         self.context.slots.sizes[NODE] = self.pool.local_slots + slots + waiting
-        if seen is not self._seen or self.context.slots.sizes[NODE] != before:
+        if seen is not self._written_report or self.context.slots.sizes[NODE] != before:
             self._write_rows(seen, waiting)
         self._pass_on_drains()
         return self.context.slots.sizes[NODE] > before
@@ -70,7 +69,9 @@ class Nodes:
     @property
     def may_still_come(self) -> bool:
         seconds = _FIRST_MACHINE_SECONDS if self.autoscale else _FIRST_NODE_SECONDS
-        has_slots = self.pool.local_slots or (self._seen is not None and any(node.slots for node in self._seen.nodes))
+        has_slots = self.pool.local_slots or (
+            self._written_report is not None and any(node.slots for node in self._written_report.nodes)
+        )
         return not has_slots and self.context.monotonic() < self._started_at + seconds
 
     def _write_rows(self, seen: NodesSeen | None, waiting: int) -> None:
@@ -81,7 +82,7 @@ class Nodes:
             rows.append(NodeState("autoscaler", "starting", waiting, reason="attempts wait here for new machines"))
         try:
             self.context.quick_store.workers.set_nodes(self.context.identity.worker_id, rows)
-            self._seen = seen
+            self._written_report = seen
         except WorkerUnknown:
             # The loop registers the worker again before it claims.
             pass

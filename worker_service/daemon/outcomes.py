@@ -1,7 +1,6 @@
-"""Decide (`verdict`) and write (`OutcomeWriter`) what follows from the end of an attempt.
+"""Decide and write what follows from the end of an attempt. Completions share a transaction.
 
-The completions of a turn share a transaction. If an outcome cannot be written for `PATIENCE_SECONDS`, the daemon exits,
-and recovery requeues its jobs.
+If an outcome cannot be written for too long, the daemon exits, and recovery requeues its jobs.
 """
 
 from __future__ import annotations
@@ -166,8 +165,7 @@ class OutcomeWriter:
     context: DaemonContext
     publisher: Publisher
     _waiting: dict[Key, tuple[Attempt, Ended]] = field(default_factory=dict)
-    # By job id: consecutive attempts that died with the fork server.
-    _fork_server_deaths: dict[int, int] = field(default_factory=dict)
+    _fork_server_deaths_by_job: dict[int, int] = field(default_factory=dict)
     _failing_since: float | None = None
     _again_at: float = 0.0
 
@@ -188,7 +186,7 @@ class OutcomeWriter:
 
     def add(self, attempt: Attempt, ended: Ended) -> None:
         if died_with_fork_server(ended):
-            attempt.fork_server_deaths = self._fork_server_deaths.get(attempt.job.id, 0) + 1
+            attempt.fork_server_deaths = self._fork_server_deaths_by_job.get(attempt.job.id, 0) + 1
         self._waiting[attempt.key] = (attempt, ended)
 
     def _ready(self) -> list[tuple[Attempt, Ended]]:
@@ -344,9 +342,9 @@ class OutcomeWriter:
         del self._waiting[attempt.key]
         finished.append(attempt)
         if attempt.fork_server_deaths:
-            self._fork_server_deaths[attempt.job.id] = attempt.fork_server_deaths
+            self._fork_server_deaths_by_job[attempt.job.id] = attempt.fork_server_deaths
         else:
-            self._fork_server_deaths.pop(attempt.job.id, None)
+            self._fork_server_deaths_by_job.pop(attempt.job.id, None)
 
 
 def _log_fields(attempt: Attempt) -> dict[str, object]:

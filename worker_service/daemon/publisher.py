@@ -1,7 +1,6 @@
 """Move the files of finished attempts into the workspace, before the completion commits (P5), or delete them.
 
-They go from staging/WORKER/JOB-FENCE to objects/JOB-FENCE. A handler may have put links in place of its directories, so
-every directory is opened without following links.
+A handler may have put links in place of its directories, so every directory is opened without following links.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
 """Write what child processes report, in few transactions, under the lease of each attempt.
 
-Progress and log lines are merged. Pages, checkpoints and questions (`OrderedReport`) are written in the order in which
-the child sent them, and before the outcome.
-
-While the store is unavailable, reports wait in memory. Above `BACKLOG_BYTES_MAX`, the loop stops reading from the fork
-server.
+Pages, checkpoints and questions are written in order, and before the outcome; progress and log lines are merged. While
+the store is unavailable, reports wait in memory. Above a limit, the loop stops reading from the fork server.
 """
 
 from __future__ import annotations

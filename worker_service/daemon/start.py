@@ -1,7 +1,4 @@
-"""Build the daemon from its settings, run its loop, and shut it down (`run`). Reload settings on SIGHUP.
-
-The daemon starts the fork server, and with a cluster the Ray driver; both end with it.
-"""
+"""Build the daemon from its settings, run its loop, and shut it down. Reload settings on SIGHUP."""
 
 from __future__ import annotations
 

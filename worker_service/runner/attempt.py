@@ -59,7 +59,6 @@ from worker_service.runner.sandbox import FULL_SANDBOX
 
 READ_BYTES = 1 << 16
 _PIPE_BYTES = 1 << 20
-# Minimum time between two messages of progress, or of log lines, to the daemon.
 _PROGRESS_SECONDS = 0.1
 _LINES_SECONDS = 0.1
 # The same number also limits the KiB of log lines per second. The database can store more.

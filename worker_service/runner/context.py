@@ -1,6 +1,6 @@
-"""In the child: the context that a handler gets (`ChildContext`), and the pipes to the fork server below it (`Pipe`).
+"""The context that a handler gets in its child process, and the pipes to the fork server below it.
 
-A handler may use threads, so each pipe has a lock. SIGTERM never interrupts the middle of a message (`Cancellation`).
+SIGTERM never interrupts the middle of a message.
 """
 
 from __future__ import annotations

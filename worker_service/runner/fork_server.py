@@ -47,10 +47,8 @@ _UNSENT_BYTES_MAX = 1 << 20
 _PAUSE_SECONDS = 0.002
 # After each full read, the fork server ignores a child's output for this many times the duration of the read.
 _FLOOD_PAUSE_FACTOR = 4
-# A new child is first read after this time.
-_FIRST_PAUSE_SECONDS = 0.005
+_FIRST_READ_SECONDS = 0.005
 _GATHER_SECONDS = 0.002
-# Between two searches for orphans of an exited child.
 _SWEEP_SECONDS = 0.001
 _SWEEP_SECONDS_MAX = 0.2
 _SELECT_SECONDS_MAX = 3600.0
@@ -306,7 +304,7 @@ class ForkServer:
         self._children_by_pid[child.pid] = child
         # Begin to read a few milliseconds later: a short attempt has ended by then, and one read gets all its messages.
         for pipe in child.pipes:
-            self._paused_pipes[pipe] = (child, time.monotonic() + _FIRST_PAUSE_SECONDS)
+            self._paused_pipes[pipe] = (child, time.monotonic() + _FIRST_READ_SECONDS)
 
     def _take_home(self) -> Path:
         while self._free_homes:

@@ -1,7 +1,7 @@
 """Find, probe and load the handlers, in the fork server before it accepts orders (`load_handlers`).
 
-A **probe** is a process that imports entry points, because an import may hang, crash or start threads. The shipped
-handlers are imported without a probe; if one fails, the pool starts another fork server, which probes them, too.
+A probe is a process that imports entry points: an import may hang, crash or start threads. The shipped handlers are
+imported without one; if that fails, the pool starts another fork server, which probes them, too.
 """
 
 from __future__ import annotations
@@ -160,10 +160,8 @@ def _describe_handler(handler: Handler[Any], entry_point: EntryPoint) -> Handler
 
 
 def _set_aside(job_type: str, reason: str, entry_point: EntryPoint | None = None) -> HandlerDescription:
-    described = HandlerDescription(HandlerFacts(job_type), set_aside=reason)
-    if entry_point is None:
-        return described
-    return replace(described, distribution=entry_point.distribution, spec=entry_point.spec)
+    distribution, spec = (entry_point.distribution, entry_point.spec) if entry_point is not None else ("", "")
+    return HandlerDescription(HandlerFacts(job_type), set_aside=reason, distribution=distribution, spec=spec)
 
 
 def _schema(handler: Handler[Any]) -> str | None:

@@ -21,7 +21,6 @@ from worker_service.jobs.embeddings import Embeddings
 from worker_service.jobs.job import NewJob
 from worker_service.jobs.workers import HandlerFacts, NodeState
 
-# Of log lines and progress messages; of error messages and remedies.
 LINE_CHARACTERS_MAX = 2000
 MESSAGE_CHARACTERS_MAX = 4000
 

@@ -55,7 +55,6 @@ from worker_service.runner.protocol import (
 
 PING_SECONDS = 10.0
 UNANSWERED_PINGS_MAX = 6
-# Longest time until the handlers are described, besides the time to import them.
 _START_SECONDS = 40.0
 _CLOSE_SECONDS = 15.0
 _EXIT_SECONDS = 2.0

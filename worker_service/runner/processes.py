@@ -1,4 +1,4 @@
-"""Find the processes of an attempt and of a pool, and kill them, whatever they did to hide.
+"""Find and kill the processes of an attempt or a pool, even if they hide.
 
 A child marks itself by a resource limit without effect on it (RLIMIT_RTTIME), which descendants inherit in any session.
 The hard limit is a digest of the pool's staging root, because two services may both run job 1; the soft limit is the

@@ -55,7 +55,6 @@ from worker_service.runner.questions import decode_question
 
 # Raise it with each change of a message: during an upgrade, an old process may meet a new one.
 VERSION = 8
-# Of a message of a child, and of one between daemon and fork server.
 FRAME_BYTES_MAX = 8 << 20
 RELAY_BYTES_MAX = 4 * FRAME_BYTES_MAX
 _NAME_CHARACTERS_MAX = 1000
