@@ -1,6 +1,8 @@
 """Find the files below a folder and enqueue a `download` for each one that is new or has changed.
 
-{"folder": "https://drive.google.com/drive/folders/…", "wanted": {"name": "*report*.pdf"}, "credential": "drive"}
+A payload:
+
+    {"folder": "https://drive.google.com/drive/folders/…", "wanted": {"name": "*report*.pdf"}, "credential": "drive"}
 """
 
 from __future__ import annotations

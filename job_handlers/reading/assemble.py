@@ -164,13 +164,11 @@ class Assembly:
             files = self._context.ask(SameContent(sha256=content_of(self._context))).files
             self._files += [RepublishedFile(file.id, "pdf", f"{self._stem}.pdf") for file in files[:1]]
             return True
-        original, target = self._original, self._context.staging / "searchable.pdf"
-        password = password_of(self._context, self._how)
-        kind, layouts_file = self._kind, self._layouts_file
+        target, password = self._context.staging / "searchable.pdf", password_of(self._context, self._how)
 
         def make_pdf(_: int) -> str:
             try:
-                _make_searchable(original, target, password, kind, layouts_file)
+                _make_searchable(self._original, target, password, self._kind, self._layouts_file)
             except (pdf.Broken, pdf.PageTooLarge, OSError) as error:
                 return str(error) or type(error).__name__
             return ""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -14,7 +15,7 @@ from job_handlers.reading.ocr import OcrSettings
 from job_handlers.reading.reading_settings import LANGUAGE_CODE, PASSWORD_CREDENTIAL, HowToRead
 from job_handlers.settings import HandlersSettings, credential_text, value_of
 from worker_service.base.files import sha256_of
-from worker_service.handlers import Context, IsCurrent, KnownDocument, PageResult, Permanent, digest
+from worker_service.handlers import Context, IsCurrent, KnownDocument, KnownPages, PageResult, Permanent, digest
 
 H = TypeVar("H", bound=HowToRead)
 
@@ -26,6 +27,9 @@ PARTIAL = "partial"
 """Part of its picture is damaged, or the engine failed on part of it."""
 TOO_LARGE = "too_large"
 UNREADABLE = "unreadable"
+
+PAGES_PER_MESSAGE = 50  # Pages with a text layer are read faster than saved one by one.
+_DIGESTS_PER_QUESTION = 20_000
 
 # Increase a number whenever the same page may now give another result.
 LAYER_RULES = 10
@@ -144,3 +148,16 @@ def job_digest(page_digest: str, idempotency_key: str) -> str:
 def unread_page(context: Context[Any], number: int, page_digest: str, method: str, why: str) -> PageResult:
     context.log(f"page {number} is left out: {why}")
     return PageResult(number, job_digest(page_digest, context.idempotency_key), "", method)
+
+
+def save_known_pages(context: Context[Any], digests: Mapping[int, str]) -> dict[int, str]:
+    """Save the pages that have a stored result. Return the digests of the others."""
+    unknown: dict[int, str] = {}
+    remaining = iter(digests.items())
+    while asked := dict(islice(remaining, _DIGESTS_PER_QUESTION)):
+        known = set(context.ask(KnownPages([*asked.values()])).digests)
+        results = [PageResult(number, page_digest) for number, page_digest in asked.items() if page_digest in known]
+        unknown |= {number: page_digest for number, page_digest in asked.items() if page_digest not in known}
+        for at in range(0, len(results), PAGES_PER_MESSAGE):
+            context.save_pages(results[at : at + PAGES_PER_MESSAGE])
+    return unknown

@@ -6,10 +6,10 @@ from msgspec import Struct
 
 from job_handlers.file_kinds import kind_of
 from job_handlers.reading import spreadsheets
-from job_handlers.reading.document import check_current, content_of, original_of, rows_digest
+from job_handlers.reading.document import check_current, content_of, original_of, rows_digest, save_known_pages
 from job_handlers.reading.page_process import Lost, PageProcess, Refusal, TooLarge
 from job_handlers.reading.page_ranges import read_ranges
-from worker_service.handlers import MIB, Context, Done, Handler, KnownPages, Limits, PageResult, Permanent, counted
+from worker_service.handlers import MIB, Context, Done, Handler, Limits, PageResult, Permanent, counted
 
 _CPU_SECONDS = 600
 _PAGES_MAX = 100_000
@@ -27,11 +27,7 @@ def run(context: Context[ExtractRowsPayload]) -> Done:
     original, content = original_of(context), content_of(context)
     kind = kind_of(original)
     digests = {number: rows_digest(content, number, spreadsheets.LIBRARY) for number in numbers}
-    known = set(context.ask(KnownPages([*digests.values()])).digests)
-    for number in numbers:
-        if digests[number] in known:
-            context.save_page(PageResult(number, digests[number]))
-    to_read = [number for number in numbers if digests[number] not in known]
+    to_read = save_known_pages(context, digests)
     if to_read:
         check_current(context)
     with PageProcess[TextAndLayout | Refusal](

@@ -11,7 +11,6 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from job_handlers.reading.assemble import Assembly
 from job_handlers.reading.document import (
     ENVIRONMENT,
     LOCKED,
+    PAGES_PER_MESSAGE,
     TOO_LARGE,
     UNREADABLE,
     PageSource,
@@ -37,6 +37,7 @@ from job_handlers.reading.document import (
     original_of,
     page_source,
     password_of,
+    save_known_pages,
     unread_page,
 )
 from job_handlers.reading.page_process import Lost, PageProcess, Refusal, TooLarge
@@ -54,7 +55,6 @@ from worker_service.handlers import (
     DocumentFacts,
     Done,
     Handler,
-    KnownPages,
     Limits,
     NewJob,
     PageResult,
@@ -71,9 +71,6 @@ _PAGES_PER_RANGE_LEAST = 4
 """Reading fewer pages elsewhere saves less time than a copy of the file to another node takes."""
 _FAILED_PAGES_MAX = 20
 """A document with more failed pages is given up, because each has usually used up its whole CPU limit."""
-_DIGESTS_AT_ONCE = 20_000
-_SAVE_EVERY = 50
-"""Page results per message: they are read faster than saved one by one."""
 _SAVE_SECONDS = 1.0
 # The page process reads page n if asked for n. Other numbers ask for something else; of a flowing document, negative
 # numbers ask for its attachments.
@@ -149,9 +146,9 @@ def _ingest_pages(context: Context[HowToRead], how: HowToRead, original: Path, k
         numbers = range(1, page_count.pages + 1)
         is_forced = bool(how.force_ocr) and not is_flow
         layer_digests = {} if is_forced else {number: layer_digest(source, number) for number in numbers}
-        to_read = _save_known_pages(context, layer_digests)
+        to_read = save_known_pages(context, layer_digests)
         scans = _save_layer_pages(context, process, to_read, assembly)
-        to_recognise = _save_known_pages(context, _ocr_digests(source, how, list(numbers if is_forced else scans)))
+        to_recognise = save_known_pages(context, _ocr_digests(source, how, list(numbers if is_forced else scans)))
         unpacked = attachments.unpack(context, process, kind) if kind in (FileKind.ZIP, FileKind.MAIL) else None
         note = "; ".join(filter(None, [page_count.note, *(unpacked.notes if unpacked else ())]))
         facts = DocumentFacts(kind.value, page_count.pages, content, note or None, page_count.is_locked)
@@ -194,19 +191,6 @@ def _ocr_digests(source: PageSource, how: HowToRead, numbers: Sequence[int]) -> 
     return {number: ocr_digest(source, number, settings.languages, settings.quality, engine) for number in numbers}
 
 
-def _save_known_pages(context: Context[HowToRead], digests: Mapping[int, str]) -> dict[int, str]:
-    """Save the pages that have a stored result. Return the digests of the others."""
-    unknown: dict[int, str] = {}
-    remaining = iter(digests.items())
-    while asked := dict(islice(remaining, _DIGESTS_AT_ONCE)):
-        known = set(context.ask(KnownPages([*asked.values()])).digests)
-        results = [PageResult(number, page_digest) for number, page_digest in asked.items() if page_digest in known]
-        unknown |= {number: page_digest for number, page_digest in asked.items() if page_digest not in known}
-        for at in range(0, len(results), _SAVE_EVERY):
-            context.save_pages(results[at : at + _SAVE_EVERY])
-    return unknown
-
-
 def _save_layer_pages(
     context: Context[HowToRead], process: PageProcess[Answer], to_read: Mapping[int, str], assembly: Assembly
 ) -> dict[int, Scan]:
@@ -227,7 +211,7 @@ def _save_layer_pages(
             pages.append(page)
             if number == assembly.pages + 1:
                 assembly.add(page)
-        if len(pages) >= _SAVE_EVERY or time.monotonic() > save_at:
+        if len(pages) >= PAGES_PER_MESSAGE or time.monotonic() > save_at:
             context.save_pages(pages)
             pages.clear()
             save_at = time.monotonic() + _SAVE_SECONDS
