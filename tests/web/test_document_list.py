@@ -18,7 +18,7 @@ from worker_service.services.session import Session
 
 
 @pytest.fixture
-def three(shelf: Shelf) -> Shelf:
+def three_documents(shelf: Shelf) -> Shelf:
     shelf.read("a.pdf", "one", "two", owner="alice", roles=("original", "text"))
     shelf.fail("b.pdf", "BROKEN", "it is broken")
     shelf.read("c.xlsx", "three", owner="alice", kind="sheet", roles=("original", "text"))
@@ -49,14 +49,14 @@ NAMES_BY_QUERY = {
 }
 
 
-def test_the_list_shows_the_documents_that_its_url_selects(site: httpx.Client, three: Shelf) -> None:
+def test_the_list_shows_the_documents_that_its_url_selects(site: httpx.Client, three_documents: Shelf) -> None:
     for query, names in NAMES_BY_QUERY.items():
         for view in ("grid", "table"):
             assert titles(site.get(f"/documents?view={view}&{query}", headers=PAGE).text) == names, query
         assert [document["name"] for document in site.get(f"/api/documents?{query}").json()["items"]] == names, query
 
 
-def test_filters_are_links_that_keep_the_others(site: httpx.Client, three: Shelf) -> None:
+def test_filters_are_links_that_keep_the_others(site: httpx.Client, three_documents: Shelf) -> None:
     page = unescape(site.get("/documents?tag=invoice&kind=pdf&before=9", headers=PAGE).text)
 
     assert 'href="/documents?kind=pdf&tag=invoice&tag=paid"' in page
@@ -66,7 +66,7 @@ def test_filters_are_links_that_keep_the_others(site: httpx.Client, three: Shelf
     assert site.get("/documents?sort=size", headers=PAGE).status_code == 400
 
 
-def test_the_filtered_list_is_sent_as_csv_and_workbook(site: httpx.Client, three: Shelf) -> None:
+def test_the_filtered_list_is_sent_as_csv_and_workbook(site: httpx.Client, three_documents: Shelf) -> None:
     lines = site.get("/documents.csv?tag=paid").text.splitlines()
     book = site.get("/documents.xlsx?tag=paid").content
 
@@ -77,7 +77,7 @@ def test_the_filtered_list_is_sent_as_csv_and_workbook(site: httpx.Client, three
 
 
 def test_several_documents_are_tagged_without_scripts_and_the_list_keeps_its_filters(
-    site: httpx.Client, three: Shelf
+    site: httpx.Client, three_documents: Shelf
 ) -> None:
     form = site.get("/documents/change?id=1&id=3&verb=tag&kind=pdf&view=table", headers=PAGE).text
     fields = dict(re.findall(r'type="hidden" name="(\w+)" value="(\w+)"', form))
@@ -90,16 +90,16 @@ def test_several_documents_are_tagged_without_scripts_and_the_list_keeps_its_fil
     assert "Tag 2 documents" in form
     assert 'name="without" value="paid"' in form
     assert answer.headers["location"] == "/documents?kind=pdf&view=table&message=tagged"
-    assert (tags_of(three, 1), tags_of(three, 3)) == (["2026", "invoice", "urgent"], ["2026", "invoice", "urgent"])
+    assert tags_of(three_documents, 1) == tags_of(three_documents, 3) == ["2026", "invoice", "urgent"]
 
 
 def test_all_documents_that_match_the_filters_are_read_again_or_removed(
-    site: httpx.Client, three: Shelf, session: Session
+    site: httpx.Client, three_documents: Shelf, session: Session
 ) -> None:
     again = {"scope": "all", "tag": "invoice", "verb": "again", "lang": "deu"}
     assert site.post("/documents/change", data=again).headers["location"] == "/documents?tag=invoice&message=read-again"
-    assert [three.store.library.document(document_id).index_generation for document_id in (1, 3)] == [2, 2]
-    three.store.job_control.cancel(Selector(), actor="test")
+    assert [three_documents.store.library.document(document_id).index_generation for document_id in (1, 3)] == [2, 2]
+    three_documents.store.job_control.cancel(Selector(), actor="test")
 
     confirmation = site.get("/documents/change?scope=all&owner=alice&verb=remove", headers=PAGE).text
     assert "2 documents with 3 pages and 4 files" in confirmation
@@ -114,10 +114,10 @@ def test_all_documents_that_match_the_filters_are_read_again_or_removed(
 
 
 def test_the_files_of_several_documents_are_one_zip_with_a_note_of_missing_ones(
-    site: httpx.Client, three: Shelf
+    site: httpx.Client, three_documents: Shelf
 ) -> None:
-    three.read("sub/a.pdf", "again", roles=("original",))
-    three.read("..\\..\\d\n.pdf", "again")
+    three_documents.read("sub/a.pdf", "again", roles=("original",))
+    three_documents.read("..\\..\\d\n.pdf", "again")
 
     chosen = site.get("/documents.zip?id=1&id=3&id=4")
     all_documents = site.get("/documents.zip?scope=all&form=original&form=txt")
@@ -133,7 +133,7 @@ def test_the_files_of_several_documents_are_one_zip_with_a_note_of_missing_ones(
 
 
 def test_a_visitor_of_one_owner_sees_and_changes_only_their_documents(
-    site: httpx.Client, three: Shelf, session: Session
+    site: httpx.Client, three_documents: Shelf, session: Session
 ) -> None:
     site.headers.update(bearer(session.settings, "bob", owner="bob"))
 
@@ -146,11 +146,11 @@ def test_a_visitor_of_one_owner_sees_and_changes_only_their_documents(
     with zipfile.ZipFile(io.BytesIO(zipped.content)) as archive:
         assert archive.namelist() == []
     assert change.headers["location"] == "/documents?message=nothing-chosen"
-    assert tags_of(three, 1) == ["invoice", "paid"]
+    assert tags_of(three_documents, 1) == ["invoice", "paid"]
 
 
 def test_a_visitor_who_may_only_read_can_download_but_change_nothing(
-    site: httpx.Client, three: Shelf, session: Session
+    site: httpx.Client, three_documents: Shelf, session: Session
 ) -> None:
     token_text = tokens.create_token(session, "reader", [Power.READ]).text
     site.headers["Authorization"] = f"Bearer {token_text}"
@@ -161,7 +161,7 @@ def test_a_visitor_who_may_only_read_can_download_but_change_nothing(
     assert site.post("/documents/change", data={"id": "1", "verb": "tag", "add": "x"}).status_code == 403
 
 
-def test_the_tags_page_counts_tags_and_changes_their_actions(site: httpx.Client, three: Shelf) -> None:
+def test_the_tags_page_counts_tags_and_changes_their_actions(site: httpx.Client, three_documents: Shelf) -> None:
     action = {"tag": "Paid", "type": "tell", "payload": '{"of": "{name}"}', "on_end": "success", "owner": "alice"}
 
     added = site.post("/tags/actions", data=action, headers=PAGE, follow_redirects=True).text
@@ -171,4 +171,4 @@ def test_the_tags_page_counts_tags_and_changes_their_actions(site: httpx.Client,
     assert site.post("/tags/actions", data=action | {"payload": "{"}).status_code == 422
 
     site.post("/tags/actions", data=action | {"verb": "remove"})
-    assert three.store.tags.actions(None) == []
+    assert three_documents.store.tags.actions(None) == []

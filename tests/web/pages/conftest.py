@@ -11,7 +11,7 @@ from worker_service.jobs.workers import HandlerFacts, Worker
 from worker_service.runner.worker_identity import boot_id, own_host
 from worker_service.services.session import Session
 
-Make = Callable[..., Job]
+AddJob = Callable[..., Job]
 
 
 @pytest.fixture
@@ -22,30 +22,30 @@ def worker(session: Session) -> str:
 
 
 @pytest.fixture
-def pending(session: Session) -> Make:
-    def make(job_type: str = "ocr_pages", **fields: Any) -> Job:
+def add_pending(session: Session) -> AddJob:
+    def add(job_type: str = "ocr_pages", **fields: Any) -> Job:
         return session.store.job_queries.get(session.store.intake.enqueue(NewJob(job_type, **fields)).job_id)
 
-    return make
+    return add
 
 
 @pytest.fixture
-def running(session: Session, worker: str, pending: Make) -> Make:
-    def make(job_type: str = "ocr_pages", *, percent: float = 0, message: str = "", **fields: Any) -> Job:
-        enqueued = pending(job_type, **fields)
+def add_running(session: Session, worker: str, add_pending: AddJob) -> AddJob:
+    def add(job_type: str = "ocr_pages", *, percent: float = 0, message: str = "", **fields: Any) -> Job:
+        enqueued = add_pending(job_type, **fields)
         [job] = session.store.leases.claim(worker, 1)
         assert job.id == enqueued.id
         session.store.leases.report([Report(job.lease, percent=percent, message=message)])
         return session.store.job_queries.get(job.id)
 
-    return make
+    return add
 
 
 @pytest.fixture
-def failed(session: Session, running: Make) -> Make:
-    def make(code: str = "PDF_DAMAGED", message: str = "it cannot be read", **fields: Any) -> Job:
-        job = running(**fields)
+def add_failed(session: Session, add_running: AddJob) -> AddJob:
+    def add(code: str = "PDF_DAMAGED", message: str = "it cannot be read", **fields: Any) -> Job:
+        job = add_running(**fields)
         session.store.leases.fail(job.lease, Failure(code, message, remedy="ask for another copy"), retry_at=None)
         return session.store.job_queries.get(job.id)
 
-    return make
+    return add

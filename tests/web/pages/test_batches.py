@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.web.pages.conftest import Make
+from tests.web.pages.conftest import AddJob
 from tests.web.pages.html_page import open_page
 from worker_service.jobs.batches import NewBatch
 from worker_service.jobs.job import NewJob
@@ -47,9 +47,9 @@ def test_a_batch_is_stopped_and_resumed(site: httpx.Client, session: Session, ba
 
 
 def test_failed_files_of_a_batch_are_listed_and_retried(
-    site: httpx.Client, session: Session, failed: Make, empty_batch: int
+    site: httpx.Client, session: Session, add_failed: AddJob, empty_batch: int
 ) -> None:
-    failed("CONNECTION_LOST", batch_id=empty_batch, owner="ann", name="one.pdf")
+    add_failed("CONNECTION_LOST", batch_id=empty_batch, owner="ann", name="one.pdf")
 
     page = open_page(site, f"/batches/{empty_batch}")
     assert "Needs attention" in page.text
@@ -61,9 +61,9 @@ def test_failed_files_of_a_batch_are_listed_and_retried(
 
 
 def test_a_failure_that_no_retry_can_mend_offers_no_retry(
-    site: httpx.Client, session: Session, failed: Make, empty_batch: int
+    site: httpx.Client, session: Session, add_failed: AddJob, empty_batch: int
 ) -> None:
-    failed("PDF_BROKEN", batch_id=empty_batch, owner="ann", name="one.pdf")
+    add_failed("PDF_BROKEN", batch_id=empty_batch, owner="ann", name="one.pdf")
 
     page = open_page(site, f"/batches/{empty_batch}")
 
@@ -83,9 +83,9 @@ def test_cancelling_a_batch_needs_a_confirmation(site: httpx.Client, session: Se
 
 
 def test_the_file_list_of_a_batch_is_a_csv_without_formulas(
-    site: httpx.Client, session: Session, failed: Make, empty_batch: int
+    site: httpx.Client, session: Session, add_failed: AddJob, empty_batch: int
 ) -> None:
-    failed("NET", "gone", job_type="download", batch_id=empty_batch, owner="ann", name="=cmd()", source_key="a")
+    add_failed("NET", "gone", job_type="download", batch_id=empty_batch, owner="ann", name="=cmd()", source_key="a")
 
     answer = site.get(f"/documents.csv?batch={empty_batch}")
 

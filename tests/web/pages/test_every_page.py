@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from tests.cli.stored_documents import Shelf
 from tests.web.conftest import PAGE, bearing, site_of
-from tests.web.pages.conftest import Make
+from tests.web.pages.conftest import AddJob
 from tests.web.pages.html_page import Page, open_page
 from worker_service.jobs.attempts import Report
 from worker_service.jobs.batches import NewBatch
@@ -39,9 +39,11 @@ HOSTILE = '<script>alert(1)</script>" onload="x \u202egnp.exe\x1b[2J'
 
 
 @pytest.mark.parametrize("path", EVERYWHERE)
-def test_every_page_of_the_navigation_works_with_and_without_data(site: httpx.Client, failed: Make, path: str) -> None:
+def test_every_page_of_the_navigation_works_with_and_without_data(
+    site: httpx.Client, add_failed: AddJob, path: str
+) -> None:
     empty = open_page(site, path)
-    failed(name="report.pdf", owner="ann")
+    add_failed(name="report.pdf", owner="ann")
     full = open_page(site, path)
 
     for page in (empty, full):
@@ -72,12 +74,18 @@ def assert_each_field_has_a_label(raw: str) -> None:
 
 @pytest.mark.parametrize("path", EVERYWHERE + PATHS_WITH_NAMES)
 def test_hostile_text_is_harmless_on_every_page(
-    site: httpx.Client, session: Session, failed: Make, running: Make, shelf: Shelf, documents: None, path: str
+    site: httpx.Client,
+    session: Session,
+    add_failed: AddJob,
+    add_running: AddJob,
+    shelf: Shelf,
+    documents: None,
+    path: str,
 ) -> None:
     names: dict[str, Any] = dict.fromkeys(("owner", "name", "account", "source", "concurrency_key"), HOSTILE)
     shelf.read(HOSTILE, f"{HOSTILE} climate", content="c3")
-    failed(HOSTILE, HOSTILE, **names)
-    job = running(message=HOSTILE, payload=json.dumps({"a": "<img src=x onerror=alert(1)>"}), **names)
+    add_failed(HOSTILE, HOSTILE, **names)
+    job = add_running(message=HOSTILE, payload=json.dumps({"a": "<img src=x onerror=alert(1)>"}), **names)
     session.store.leases.report([Report(job.lease, lines=[HOSTILE])])
     batch = NewBatch(owner=HOSTILE, name=HOSTILE.replace("\x1b", ""), asked=json.dumps({"of": HOSTILE}))
     session.store.batches.add(batch, [NewJob("ocr_pages", **names)])
@@ -96,9 +104,9 @@ def test_hostile_text_is_harmless_on_every_page(
 
 
 def test_a_visitor_who_may_only_read_sees_no_buttons_and_changes_nothing(
-    site: httpx.Client, session: Session, failed: Make
+    site: httpx.Client, session: Session, add_failed: AddJob
 ) -> None:
-    job = failed()
+    job = add_failed()
     token = tokens.create_token(session, "screen", powers=[Power.READ])
     site.headers["Authorization"] = f"Bearer {token.text}"
 
@@ -118,8 +126,10 @@ def test_htmx_is_the_published_file() -> None:
 # ── Workers and pauses ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_each_node_is_shown_with_its_jobs_and_its_problem(site: httpx.Client, session: Session, running: Make) -> None:
-    job = running()
+def test_each_node_is_shown_with_its_jobs_and_its_problem(
+    site: httpx.Client, session: Session, add_running: AddJob
+) -> None:
+    job = add_running()
     session.store.leases.report([Report(job.lease, node="n1")])
     up = NodeState("n1", "up", 8, "0.1.0")
     session.store.workers.set_nodes("w1", [up, NodeState("n2", "refused", reason=HOSTILE)])
@@ -139,8 +149,8 @@ def test_each_node_is_shown_with_its_jobs_and_its_problem(site: httpx.Client, se
     assert 'pagemill_node_up{node="n2"} 0' in metrics
 
 
-def test_each_worker_is_shown_with_its_state(site: httpx.Client, session: Session, running: Make) -> None:
-    running()
+def test_each_worker_is_shown_with_its_state(site: httpx.Client, session: Session, add_running: AddJob) -> None:
+    add_running()
     session.store.workers.register(Worker("w0", own_host(), "an earlier life", 1, "0", 1, 1))
 
     page = open_page(site, "/workers")
@@ -214,8 +224,8 @@ def test_counts_are_downloaded_as_csv_and_as_a_workbook(site: httpx.Client, docu
 # ── Activity ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_actions_are_listed_and_undone(site: httpx.Client, session: Session, pending: Make) -> None:
-    job = pending()
+def test_actions_are_listed_and_undone(site: httpx.Client, session: Session, add_pending: AddJob) -> None:
+    job = add_pending()
     job_control.apply_plan(session, job_control.make_plan(session, "cancel", Selector(ids=(job.id,))))
 
     page = open_page(site, "/activity")

@@ -5,7 +5,7 @@ import httpx
 from tests.cli.stored_documents import Shelf
 from tests.store.kit import claim, page_range_jobs, save
 from tests.web.conftest import bearer
-from tests.web.pages.conftest import Make
+from tests.web.pages.conftest import AddJob
 from tests.web.pages.html_page import open_page
 from worker_service.jobs.attempts import Completion, Failure
 from worker_service.jobs.batches import NewBatch
@@ -142,8 +142,8 @@ def test_a_failed_action_names_its_document(site: httpx.Client, session: Session
     assert home.links["a.pdf"] == f"/documents/{document_id}"
 
 
-def test_home_without_a_worker_says_how_to_start_one(site: httpx.Client, pending: Make) -> None:
-    pending()
+def test_home_without_a_worker_says_how_to_start_one(site: httpx.Client, add_pending: AddJob) -> None:
+    add_pending()
 
     home = open_page(site, "/")
 
@@ -151,8 +151,8 @@ def test_home_without_a_worker_says_how_to_start_one(site: httpx.Client, pending
     assert "systemctl start pagemill" in home.text
 
 
-def test_home_says_why_no_job_can_start(site: httpx.Client, worker: str, pending: Make) -> None:
-    pending("made_up", name="report.pdf")
+def test_home_says_why_no_job_can_start(site: httpx.Client, worker: str, add_pending: AddJob) -> None:
+    add_pending("made_up", name="report.pdf")
 
     home = open_page(site, "/")
 
@@ -160,8 +160,8 @@ def test_home_says_why_no_job_can_start(site: httpx.Client, worker: str, pending
     assert "report.pdf" in open_page(site, home.links["Show"]).links
 
 
-def test_a_pause_is_shown_and_lifted(site: httpx.Client, session: Session, pending: Make) -> None:
-    pending()
+def test_a_pause_is_shown_and_lifted(site: httpx.Client, session: Session, add_pending: AddJob) -> None:
+    add_pending()
     job_control.pause(session, "type", "ocr_pages", reason="the disk is being moved")
 
     home = open_page(site, "/")
@@ -184,8 +184,8 @@ def test_a_stopped_batch_can_be_resumed_from_home(site: httpx.Client, session: S
 # ── System ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_system_shows_the_machine_and_each_chart_has_its_table(site: httpx.Client, failed: Make) -> None:
-    failed()
+def test_system_shows_the_machine_and_each_chart_has_its_table(site: httpx.Client, add_failed: AddJob) -> None:
+    add_failed()
 
     system = open_page(site, "/system")
 

@@ -4,7 +4,7 @@ import httpx
 import pytest
 
 from tests.cli.stored_documents import Shelf
-from tests.web.pages.conftest import Make
+from tests.web.pages.conftest import AddJob
 from tests.web.pages.html_page import open_page
 from worker_service.jobs.attempts import Report
 from worker_service.jobs.job import NewJob, Status
@@ -12,9 +12,9 @@ from worker_service.jobs.selector import Selector
 from worker_service.services.session import Session
 
 
-def test_the_url_filters_jobs_by_the_options_of_the_command_line(site: httpx.Client, pending: Make) -> None:
-    pending(name="one.pdf", owner="ann")
-    pending("download", name="two.pdf", owner="bob")
+def test_the_url_filters_jobs_by_the_options_of_the_command_line(site: httpx.Client, add_pending: AddJob) -> None:
+    add_pending(name="one.pdf", owner="ann")
+    add_pending("download", name="two.pdf", owner="bob")
 
     page = open_page(site, "/jobs?type=download&owner=bob&status=pending")
 
@@ -39,9 +39,9 @@ def test_the_jobs_of_a_document_are_one_row_with_one_tick(site: httpx.Client, se
 
 
 def test_ticked_jobs_are_changed_after_a_preview_and_the_change_is_undone(
-    site: httpx.Client, session: Session, pending: Make
+    site: httpx.Client, session: Session, add_pending: AddJob
 ) -> None:
-    first, second, third = pending(), pending(), pending()
+    first, second, third = add_pending(), add_pending(), add_pending()
 
     preview = open_page(site, "/jobs").press(site, "Cancel…", ticked=(str(first.id), str(third.id)), scope="ticked")
     assert "Cancel 2 jobs?" in preview.text
@@ -60,10 +60,10 @@ def test_ticked_jobs_are_changed_after_a_preview_and_the_change_is_undone(
 
 
 def test_a_change_of_all_matching_jobs_uses_the_filters_of_the_url(
-    site: httpx.Client, session: Session, pending: Make
+    site: httpx.Client, session: Session, add_pending: AddJob
 ) -> None:
-    mine = [pending(owner="ann") for _ in range(60)]
-    other = pending(owner="bob")
+    mine = [add_pending(owner="ann") for _ in range(60)]
+    other = add_pending(owner="bob")
 
     preview = open_page(site, "/jobs?owner=ann").press(site, "Set priority…", scope="all", priority="2")
     assert "60 jobs" in preview.text
@@ -73,8 +73,8 @@ def test_a_change_of_all_matching_jobs_uses_the_filters_of_the_url(
     assert session.store.job_queries.get(other.id).priority == 5
 
 
-def test_without_ticked_jobs_nothing_is_changed(site: httpx.Client, session: Session, pending: Make) -> None:
-    pending(owner="ann")
+def test_without_ticked_jobs_nothing_is_changed(site: httpx.Client, session: Session, add_pending: AddJob) -> None:
+    add_pending(owner="ann")
 
     done = open_page(site, "/jobs?owner=ann").press(site, "Delete…", scope="ticked")
 
@@ -82,8 +82,10 @@ def test_without_ticked_jobs_nothing_is_changed(site: httpx.Client, session: Ses
     assert session.store.job_queries.count(Selector()) == 1
 
 
-def test_a_job_shows_its_attempts_log_payload_and_progress(site: httpx.Client, session: Session, running: Make) -> None:
-    job = running(name="report.pdf", payload='{"pages": [1, 12]}', percent=40, message="page 5, 4 of 12 done")
+def test_a_job_shows_its_attempts_log_payload_and_progress(
+    site: httpx.Client, session: Session, add_running: AddJob
+) -> None:
+    job = add_running(name="report.pdf", payload='{"pages": [1, 12]}', percent=40, message="page 5, 4 of 12 done")
     session.store.leases.report([Report(job.lease, lines=["first line", "second line"])])
 
     page = open_page(site, f"/jobs/{job.id}")
@@ -102,8 +104,8 @@ def test_a_job_shows_its_attempts_log_payload_and_progress(site: httpx.Client, s
     assert session.store.job_queries.get(job.id).cancel_requested_at is not None
 
 
-def test_a_waiting_job_shows_its_gate(site: httpx.Client, pending: Make) -> None:
-    job = pending()
+def test_a_waiting_job_shows_its_gate(site: httpx.Client, add_pending: AddJob) -> None:
+    job = add_pending()
 
     page = open_page(site, f"/jobs/{job.id}")
 
@@ -112,11 +114,11 @@ def test_a_waiting_job_shows_its_gate(site: httpx.Client, pending: Make) -> None
 
 
 def test_a_preview_stops_in_time_and_the_change_covers_all_matches(
-    site: httpx.Client, session: Session, pending: Make, monkeypatch: pytest.MonkeyPatch
+    site: httpx.Client, session: Session, add_pending: AddJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rare = [pending("download", platform="drive") for _ in range(3)]
+    rare = [add_pending("download", platform="drive") for _ in range(3)]
     for _ in range(5):
-        pending()
+        add_pending()
     monkeypatch.setattr("worker_service.services.jobs._FIRST_RANGE_IDS", 2)
     monkeypatch.setattr("worker_service.web.views.jobs.SEARCH_SECONDS_MAX", 0.0)
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import httpx
 
-from tests.web.pages.conftest import Make
+from tests.web.pages.conftest import AddJob
 from tests.web.pages.html_page import open_page
 from worker_service.jobs.attempts import Completion
 from worker_service.jobs.documents import DocumentRequest
@@ -48,8 +48,8 @@ def test_the_queue_page_pauses_resumes_and_changes_the_slots(site: httpx.Client,
     assert "5 slots" in open_page(site, "/queue").text
 
 
-def test_rates_of_the_last_hours_have_durations(site: httpx.Client, session: Session, running: Make) -> None:
-    session.store.leases.complete_many([Completion(running("download").lease)])
+def test_rates_of_the_last_hours_have_durations(site: httpx.Client, session: Session, add_running: AddJob) -> None:
+    session.store.leases.complete_many([Completion(add_running("download").lease)])
 
     page = open_page(site, "/queue")
 
@@ -58,9 +58,9 @@ def test_rates_of_the_last_hours_have_durations(site: httpx.Client, session: Ses
     assert "Last 7 days" in open_page(site, "/queue?hours=168").text
 
 
-def test_a_dismissed_failure_is_listed_again_after_undo(site: httpx.Client, failed: Make) -> None:
-    failed("PDF_ENCRYPTED", name="locked.pdf")
-    failed("NET", "the source cannot be reached", name="away.pdf")
+def test_a_dismissed_failure_is_listed_again_after_undo(site: httpx.Client, add_failed: AddJob) -> None:
+    add_failed("PDF_ENCRYPTED", name="locked.pdf")
+    add_failed("NET", "the source cannot be reached", name="away.pdf")
 
     page = open_page(site, "/failures")
     assert "locked.pdf This PDF is locked with a password. Enter the password to read it." in page.text
