@@ -6,6 +6,7 @@ the id of a change but not of a job: while the change still belongs to this job,
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -17,7 +18,8 @@ from worker_service.jobs.job import Status
 from worker_service.jobs.selector import Selector
 from worker_service.services.session import Session
 
-_NUMBER_MAX = 2**62
+_CURSOR = re.compile(r"(\d{1,18})-(\d{1,18})-(\d{1,18})", re.ASCII)
+"""18 digits fit an integer of the database."""
 _RUNNING_MAX = 500
 
 
@@ -52,12 +54,10 @@ class NewEvents(Struct, frozen=True):
 
 
 def parse_cursor(text: str) -> EventCursor:
-    words = text.split("-")
-    if len(words) not in (2, 3) or not all(word.isascii() and word.isdigit() and len(word) < 20 for word in words):
+    match = _CURSOR.fullmatch(text)
+    if match is None:
         raise BadInput(f"{text!r} is not the id of an event", "use the id of an event, such as 12-3400-7")
-    # A cursor of an early version had no job.
-    numbers = [min(int(word), _NUMBER_MAX) for word in [*words, "0"][:3]]
-    return EventCursor(*numbers)
+    return EventCursor(*(int(number) for number in match.groups()))
 
 
 def newest_cursor(session: Session) -> EventCursor:

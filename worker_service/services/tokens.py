@@ -52,9 +52,7 @@ def create_token(
     Without `powers` it can only read: it lasts long and is given to programs, so it gets the least.
     """
     valid_until = None if until is None else _parse_until(until, now=session.clock())
-    created = _insert_token(
-        session, TokenKind.TOKEN, _check_name(name), powers or [Power.READ], _check_owner(owner), valid_until
-    )
+    created = _insert_token(session, TokenKind.TOKEN, name, powers or [Power.READ], owner, valid_until)
     if created is None:
         raise Refused(f"there is a token {name!r} already", "take another name, or `pagemill token rm` it first")
     return created
@@ -75,8 +73,7 @@ def create_link(
     session.store.tokens.forget_old()
     now = session.clock()
     valid_until = add_duration(now, _LINK_VALID_FOR) if until is None else _parse_until(until, now=now)
-    checked_name = _check_name(name or session.actor)
-    link = _insert_token(session, TokenKind.LINK, checked_name, powers or [*Power], _check_owner(owner), valid_until)
+    link = _insert_token(session, TokenKind.LINK, name or session.actor, powers or [*Power], owner, valid_until)
     assert link is not None  # only tokens need a unique name
     return link
 
@@ -163,6 +160,10 @@ def _parse_until(text: str, *, now: datetime) -> datetime:
 def _insert_token(
     session: Session, kind: TokenKind, name: str, powers: Collection[Power], owner: str | None, until: datetime | None
 ) -> CreatedToken | None:
+    if not name.strip() or not name.isprintable() or len(name) > _NAME_CHARACTERS_MAX or name.isdigit():
+        raise BadInput(f"the name of a token is one line of at most {_NAME_CHARACTERS_MAX} letters, and not a number")
+    if owner is not None and (not owner.strip() or len(owner) > _NAME_CHARACTERS_MAX):
+        raise BadInput(f"an owner's name is one line of at most {_NAME_CHARACTERS_MAX} letters")
     secret, until_text = new_secret(), None if until is None else as_text(until)
     new = NewToken(
         kind=kind,
@@ -191,15 +192,3 @@ def _find_valid(session: Session, text: str, *kinds: TokenKind) -> Token | None:
         return None
     has_expired = token.until is not None and token.until <= as_text(session.clock())
     return None if has_expired else token
-
-
-def _check_name(name: str) -> str:
-    if not name.strip() or not name.isprintable() or len(name) > _NAME_CHARACTERS_MAX or name.isdigit():
-        raise BadInput(f"the name of a token is one line of at most {_NAME_CHARACTERS_MAX} letters, and not a number")
-    return name
-
-
-def _check_owner(owner: str | None) -> str | None:
-    if owner is not None and (not owner.strip() or len(owner) > _NAME_CHARACTERS_MAX):
-        raise BadInput(f"an owner's name is one line of at most {_NAME_CHARACTERS_MAX} letters")
-    return owner
