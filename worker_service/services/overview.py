@@ -66,10 +66,10 @@ class Overview:
     def workers(self) -> Sequence[CheckedWorker]:
         """All workers, with workers that running jobs name but that have no row."""
         overview = self._session.overview
-        checked = [_checked_worker(row, self._state_of(row)) for row in overview.workers()]
+        checked = [CheckedWorker(**asdict(row), state=self._state_of(row)) for row in overview.workers()]
         for row in overview.absent_workers():
-            is_dead = self._fate_of(row) is Fate.GONE
-            checked.append(_checked_worker(row, "dead" if is_dead else "no row"))
+            state = "dead" if self._fate_of(row) is Fate.GONE else "no row"
+            checked.append(CheckedWorker(**asdict(row), state=state))
         return checked
 
     @property
@@ -148,10 +148,6 @@ class Overview:
         if worker.is_draining:
             return "draining"
         return "disk low" if worker.is_disk_low else "alive"
-
-
-def _checked_worker(row: WorkerState, state: str) -> CheckedWorker:
-    return CheckedWorker(**asdict(row), state=state)
 
 
 def running_jobs(session: Session, owner: str | None = None) -> Sequence[Job]:
