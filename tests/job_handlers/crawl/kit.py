@@ -1,4 +1,4 @@
-"""A real store, a strict Drive behind Google's own client, and crawls that stop after their nth checkpoint.
+"""A real store, a strict Drive behind Google's own client, and crawls that are killed after their nth checkpoint.
 
 A crawl acts by its checkpoints alone, so an exception after one has the effect of a SIGKILL.
 """
@@ -54,8 +54,8 @@ class Attempt(LogContext):
     job: Job
     payload: CrawlPayload
     state: Any
-    stop_at: int
-    words: int = 0
+    stop_after: int
+    checkpoints: int = 0
 
     @property
     def platform(self) -> str:
@@ -71,8 +71,8 @@ class Attempt(LogContext):
 
     def checkpoint(self, state: object, follow_ups: Sequence[NewJob] = (), crawl: CrawlPage | None = None) -> None:
         self.store.attempts.checkpoint(self.job.lease, Checkpoint(json.dumps(state), follow_ups, crawl))
-        self.words += 1
-        if self.words == self.stop_at:
+        self.checkpoints += 1
+        if self.checkpoints == self.stop_after:
             raise Sigkill
 
     def ask(self, question: Question[Any]) -> Any:
@@ -80,10 +80,10 @@ class Attempt(LogContext):
 
 
 @dataclass(frozen=True)
-class Ran:
+class CrawlEnd:
     result: Mapping[str, Any]
     error: HandlerError | None
-    words: int
+    checkpoints: int
     lines: Sequence[str]
     job_id: int
 
@@ -111,28 +111,28 @@ class Crawls:
 
     # ── Crawls ──
 
-    def run(self, folder: Item | str | Path, *, owner: str = ALICE, stop_at: int = 0, **asked: Any) -> Ran:
-        return self.go_on(self.begin(folder, owner=owner, **asked), stop_at=stop_at)
+    def run(self, folder: Item | str | Path, *, owner: str = ALICE, stop_after: int = 0, **payload: Any) -> CrawlEnd:
+        return self.resume(self.enqueue(folder, owner=owner, **payload), stop_after=stop_after)
 
-    def begin(self, folder: Item | str | Path, *, owner: str = ALICE, **asked: Any) -> int:
-        named = folder.id if isinstance(folder, Item) else str(folder)
-        platform = "local" if named.startswith("/") else "gdrive"
-        payload = json.dumps({"folder": named, **asked})
+    def enqueue(self, folder: Item | str | Path, *, owner: str = ALICE, **more: Any) -> int:
+        folder_text = folder.id if isinstance(folder, Item) else str(folder)
+        platform = "local" if folder_text.startswith("/") else "gdrive"
+        payload = json.dumps({"folder": folder_text, **more})
         return self.store.intake.enqueue(NewJob("crawl", platform=platform, payload=payload, owner=owner)).job_id
 
-    def go_on(self, job_id: int, *, stop_at: int = 0, is_asked_to_stop: bool = False) -> Ran:
-        """Run one attempt, and a second if it is killed."""
-        attempt = self._claim(job_id, stop_at)
-        attempt.is_stopping = is_asked_to_stop
+    def resume(self, job_id: int, *, stop_after: int = 0, is_stopping_at_once: bool = False) -> CrawlEnd:
+        """Run an attempt, and another if it is killed."""
+        attempt = self._claim(job_id, stop_after)
+        attempt.is_stopping = is_stopping_at_once
         try:
             return self._attempt(attempt)
         except Sigkill:
             self.store.leases.release(attempt.job.lease)
             return self._attempt(self._claim(job_id, 0))
 
-    def stopped(self, job_id: int, *, stop_at: int, fails: bool = False) -> None:
-        """Run one attempt that is killed."""
-        attempt = self._claim(job_id, stop_at)
+    def kill(self, job_id: int, *, stop_after: int, fails: bool = False) -> None:
+        """Run an attempt that is killed."""
+        attempt = self._claim(job_id, stop_after)
         with pytest.raises(Sigkill):
             self._attempt(attempt)
         if fails:
@@ -140,7 +140,7 @@ class Crawls:
         else:
             self.store.leases.release(attempt.job.lease)
 
-    def _claim(self, job_id: int, stop_at: int) -> Attempt:
+    def _claim(self, job_id: int, stop_after: int) -> Attempt:
         self.store.job_control.pause("type", "download")
         claimed = {job.id: job for job in self.store.leases.claim(_WORKER, 100, "io")}
         job = claimed.pop(job_id)
@@ -149,32 +149,32 @@ class Crawls:
         state = self.store.attempts.checkpoint_of(job_id)
         payload = msgspec.json.decode(job.payload or "", type=CrawlPayload)
         saved = None if state is None else json.loads(state)
-        return Attempt(store=self.store, job=job, payload=payload, state=saved, stop_at=stop_at)
+        return Attempt(store=self.store, job=job, payload=payload, state=saved, stop_after=stop_after)
 
     def tree_at(self, folder_id: str) -> DriveTree:
         reference = Reference("gdrive", folder_id)
         return DriveTree(self._google, reference, is_stopping=lambda: False, timeouts=QUICK)
 
-    def _attempt(self, attempt: Attempt) -> Ran:
+    def _attempt(self, attempt: Attempt) -> CrawlEnd:
         folder, lease = attempt.payload.folder, attempt.job.lease
         tree = LocalTree(Path(folder)) if folder.startswith("/") else self.tree_at(folder)
         try:
             done = crawl_tree(cast("Any", attempt), tree)
         except Snooze as later:
             self.store.leases.snooze(lease, wall_clock())
-            return Ran({}, later, attempt.words, attempt.lines, attempt.job.id)
+            return CrawlEnd({}, later, attempt.checkpoints, attempt.lines, attempt.job.id)
         except HandlerError as error:
             code = getattr(error, "code", "")
             retry_at = None if isinstance(error, Permanent) else wall_clock()
             self.store.leases.fail(lease, Failure(code, str(error)), retry_at=retry_at)
-            return Ran({}, error, attempt.words, attempt.lines, attempt.job.id)
+            return CrawlEnd({}, error, attempt.checkpoints, attempt.lines, attempt.job.id)
         except Stopped:
             self.store.leases.release(lease)
             raise
         self.store.leases.complete_many([Completion(lease, json.dumps(done.result))])
-        return Ran(cast("dict[str, Any]", done.result), None, attempt.words, attempt.lines, attempt.job.id)
+        return CrawlEnd(cast("dict[str, Any]", done.result), None, attempt.checkpoints, attempt.lines, attempt.job.id)
 
-    # ── What became of it ──
+    # ── Results ──
 
     def downloads(self, owner: str = ALICE, status: Status | None = None) -> list[str]:
         names = (json.loads(job.payload or "")["name"] for job in self._download_jobs(owner, status))
@@ -189,7 +189,7 @@ class Crawls:
         selector = Selector(job_types=("download",), owners=(owner,), statuses=statuses)
         return self.store.job_queries.list(selector, most=100_000)
 
-    def remembered(self, owner: str) -> list[dict[str, object]]:
+    def stored_items(self, owner: str) -> list[dict[str, object]]:
         return self.by_hand(
             "SELECT i.id, parent_id, name, kind, revision, note, detail, walk, gone_at IS NOT NULL AS gone "
             f"FROM crawl_item i JOIN crawl c ON c.key = i.crawl WHERE c.owner = '{owner}' ORDER BY i.id"
@@ -206,13 +206,13 @@ class Crawls:
         return self.store.intake.record_document(request, platform="gdrive", owner=owner)
 
     def is_gone(self, item: Item, owner: str = ALICE) -> bool:
-        row = f"SELECT gone_at IS NOT NULL FROM document WHERE source_key = '{item.id}' AND owner = '{owner}'"
-        return bool(self.by_hand.value(row))
+        query = f"SELECT gone_at IS NOT NULL FROM document WHERE source_key = '{item.id}' AND owner = '{owner}'"
+        return bool(self.by_hand.value(query))
 
-    # ── What it cost ──
+    # ── Costs ──
 
     def calls(self) -> int:
-        number = sum(one.on != "token" for one in self.server.log)
+        number = sum(request.on != "token" for request in self.server.log)
         self.server.log.clear()
         return number
 

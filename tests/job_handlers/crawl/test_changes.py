@@ -1,4 +1,4 @@
-"""What a later run hears of what has changed since, and what becomes of what is gone."""
+"""Later runs of a crawl: changed, moved and deleted files and folders."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_a_later_run_enqueues_only_what_is_new_or_has_changed(crawls: Crawls, to
     store.add("new.pdf", PDF, parents=[top.id])
     store.add("elsewhere.pdf", PDF)
     store.edit(same, lambda item: setattr(item, "name", "renamed.pdf"))
-    # Drive gives a new revision to whatever is edited; a name alone is none.
+    # `edit` gives a new revision, but in Drive a new name alone is none.
     same.revision -= 1
     crawls.calls()
 
@@ -44,9 +44,9 @@ def test_what_changes_during_the_walk_is_not_missed(crawls: Crawls, top: Item) -
     store.add("deep.pdf", PDF, parents=[inside.id])
 
     def move() -> None:
-        """From a folder that is yet to be listed into one that is listed already."""
+        """Move from a folder that is not listed yet into one that is."""
         for item in (moved, inside):
-            store.edit(item, lambda one: setattr(one, "parents", [first.id]))
+            store.edit(item, lambda edited: setattr(edited, "parents", [first.id]))
         store.add("late.pdf", PDF, parents=[first.id])
 
     crawls.server.arm(Fault("call", on="list", skip=2, action=move))
@@ -56,7 +56,7 @@ def test_what_changes_during_the_walk_is_not_missed(crawls: Crawls, top: Item) -
     assert crawls.downloads() == ["deep.pdf", "late.pdf", "moved.pdf"]
 
 
-def test_a_folder_that_goes_during_the_walk_is_found_by_a_second_one(crawls: Crawls, top: Item) -> None:
+def test_a_folder_deleted_during_the_walk_causes_a_second_walk(crawls: Crawls, top: Item) -> None:
     store = crawls.server.store
     files = [store.add(f"{number}.pdf", PDF, parents=[top.id]) for number in range(5)]
     going = store.folder("going", parents=[top.id])
@@ -72,7 +72,7 @@ def test_a_folder_that_goes_during_the_walk_is_found_by_a_second_one(crawls: Cra
     assert [crawls.is_gone(item) for item in (*files, file)] == [False] * 5 + [True]
 
 
-def test_a_new_folder_is_walked_and_a_new_folder_in_it_too(crawls: Crawls, top: Item) -> None:
+def test_new_folders_and_those_in_them_are_walked(crawls: Crawls, top: Item) -> None:
     store = crawls.server.store
     crawls.run(top)
     outside = store.folder("came from outside")
@@ -89,7 +89,7 @@ def test_a_new_folder_is_walked_and_a_new_folder_in_it_too(crawls: Crawls, top: 
     assert (ran.found, ran.enqueued) == (2, 2)
 
 
-def test_what_is_tidied_away_into_new_folders_stays_what_it_was(crawls: Crawls, top: Item) -> None:
+def test_files_moved_into_new_folders_are_neither_new_nor_gone(crawls: Crawls, top: Item) -> None:
     store = crawls.server.store
     file = store.add("a.pdf", PDF, parents=[top.id])
     old = store.folder("old", parents=[top.id])
@@ -101,7 +101,7 @@ def test_what_is_tidied_away_into_new_folders_stays_what_it_was(crawls: Crawls, 
     archive = store.folder("archive", parents=[top.id])
     year = store.folder("2026", parents=[archive.id])
     for item in (file, old):
-        store.edit(item, lambda one: setattr(one, "parents", [year.id]))
+        store.edit(item, lambda edited: setattr(edited, "parents", [year.id]))
         item.revision -= 1
     ran = crawls.run(top)
 
@@ -113,9 +113,7 @@ def test_what_is_tidied_away_into_new_folders_stays_what_it_was(crawls: Crawls, 
 
 
 @pytest.mark.parametrize("how", ["removed", "trashed", "moved away", "no longer shared"])
-def test_a_file_that_went_is_marked_its_pending_download_cancelled_and_comes_back(
-    crawls: Crawls, top: Item, how: str
-) -> None:
+def test_a_deleted_file_is_marked_and_its_pending_download_cancelled(crawls: Crawls, top: Item, how: str) -> None:
     store = crawls.server.store
     gone = store.add("gone.pdf", PDF, parents=[top.id])
     kept = store.add("kept.pdf", PDF, parents=[top.id])
@@ -140,7 +138,7 @@ def test_a_file_that_went_is_marked_its_pending_download_cancelled_and_comes_bac
 
 
 @pytest.mark.parametrize("how", ["trashed", "moved away"])
-def test_a_folder_takes_along_what_is_below_it_in_the_same_run(crawls: Crawls, top: Item, how: str) -> None:
+def test_everything_below_a_deleted_folder_is_gone_in_the_same_run(crawls: Crawls, top: Item, how: str) -> None:
     store = crawls.server.store
     folder = store.folder("folder", parents=[top.id])
     inner = store.folder("inner", parents=[folder.id])
@@ -151,20 +149,20 @@ def test_a_folder_takes_along_what_is_below_it_in_the_same_run(crawls: Crawls, t
     crawls.run(top)
 
     _take_away(crawls, folder, how)
-    # What changes in a folder that went is not fetched.
+    # A change in a deleted folder is not fetched.
     store.write(direct, PDF + b"more")
     ran = crawls.run(top)
 
     assert (crawls.is_gone(deep), crawls.is_gone(kept)) == (True, False)
     assert (ran.gone, crawls.downloads(status=Status.PENDING)) == (2, ["kept.pdf"])
     crawls.calls()
-    # What is still told of things below it is none of ours.
+    # Drive still lists changes below it.
     store.add("later.pdf", PDF, parents=[inner.id])
     assert crawls.run(top).enqueued == 0
     assert crawls.calls() == 1
 
 
-def test_a_folder_that_comes_back_brings_what_was_added_meanwhile(crawls: Crawls, top: Item) -> None:
+def test_a_folder_that_comes_back_is_listed_again(crawls: Crawls, top: Item) -> None:
     store = crawls.server.store
     folder = store.folder("folder", parents=[top.id])
     inner = store.folder("inner", parents=[folder.id])
@@ -182,7 +180,7 @@ def test_a_folder_that_comes_back_brings_what_was_added_meanwhile(crawls: Crawls
     assert "meanwhile.pdf" in crawls.downloads(status=Status.PENDING)
 
 
-def test_a_file_that_moves_from_one_crawled_folder_to_another_is_not_lost_by_either(crawls: Crawls, top: Item) -> None:
+def test_a_file_moved_between_crawled_folders_is_not_gone(crawls: Crawls, top: Item) -> None:
     store = crawls.server.store
     other = store.folder("other")
     file = store.add("a.pdf", PDF, parents=[top.id])
@@ -202,7 +200,7 @@ def test_a_file_that_moves_from_one_crawled_folder_to_another_is_not_lost_by_eit
     assert crawls.is_gone(file)
 
 
-def test_what_a_shortcut_leads_to_is_heard_of_until_the_shortcut_goes(crawls: Crawls, top: Item) -> None:
+def test_targets_of_a_shortcut_are_crawled_until_it_is_deleted(crawls: Crawls, top: Item) -> None:
     store = crawls.server.store
     file, far = store.add("file.pdf", PDF), store.folder("far")
     links = [store.shortcut(item.name, item.id, parents=[top.id]) for item in (file, far)]
@@ -222,7 +220,7 @@ def test_what_a_shortcut_leads_to_is_heard_of_until_the_shortcut_goes(crawls: Cr
 
 
 @pytest.mark.parametrize("is_first", [False, True], ids=["shortcut last", "shortcut first"])
-def test_a_file_with_a_shortcut_beside_it_is_there_until_both_went(crawls: Crawls, top: Item, is_first: bool) -> None:
+def test_a_file_with_a_shortcut_is_gone_when_both_are_deleted(crawls: Crawls, top: Item, is_first: bool) -> None:
     store = crawls.server.store
     links = [store.shortcut("to a", "file-of-both", parents=[top.id])] if is_first else []
     file = store.add("a.pdf", PDF, id="file-of-both", parents=[top.id])
@@ -239,7 +237,7 @@ def test_a_file_with_a_shortcut_beside_it_is_there_until_both_went(crawls: Crawl
     assert crawls.is_gone(file)
 
 
-def test_what_a_dangling_shortcut_leads_to_is_enqueued_once_it_is_there(crawls: Crawls, top: Item) -> None:
+def test_the_target_of_a_dangling_shortcut_is_enqueued_once_it_is_shared(crawls: Crawls, top: Item) -> None:
     store = crawls.server.store
     hidden, folder = store.add("hidden.pdf", PDF, readers=set()), store.folder("hidden", readers=set())
     store.add("in it.pdf", PDF, parents=[folder.id])
@@ -248,13 +246,13 @@ def test_what_a_dangling_shortcut_leads_to_is_enqueued_once_it_is_there(crawls: 
     assert crawls.run(top).dangling == 2
 
     for item in (hidden, folder):
-        store.edit(item, lambda one: one.readers.add("robot@project.iam.gserviceaccount.com"))
+        store.edit(item, lambda edited: edited.readers.add("robot@project.iam.gserviceaccount.com"))
     crawls.run(top)
 
     assert crawls.downloads() == ["hidden.pdf", "in it.pdf"]
 
 
-def test_what_went_without_a_word_is_found_by_a_full_walk_on_request(crawls: Crawls, top: Item) -> None:
+def test_a_file_deleted_without_notice_is_found_by_reconcile(crawls: Crawls, top: Item) -> None:
     store = crawls.server.store
     file = store.add("a.pdf", PDF, parents=[top.id])
     store.add("b.pdf", PDF, parents=[top.id])
@@ -270,7 +268,7 @@ def test_what_went_without_a_word_is_found_by_a_full_walk_on_request(crawls: Cra
     assert crawls.is_gone(file)
 
 
-def test_folders_that_are_too_deep_stay_so_when_something_changes_in_them(crawls: Crawls, top: Item) -> None:
+def test_changes_in_folders_that_are_too_deep_are_ignored(crawls: Crawls, top: Item) -> None:
     store = crawls.server.store
     one = store.folder("one", parents=[top.id])
     two = store.folder("two", parents=[one.id])
@@ -289,7 +287,7 @@ def test_folders_that_are_too_deep_stay_so_when_something_changes_in_them(crawls
     assert crawls.run(top, wanted={"depth": 1}).gone == 1
 
 
-def test_a_token_that_is_no_longer_known_is_followed_by_a_walk(crawls: Crawls, top: Item) -> None:
+def test_an_expired_token_causes_a_walk(crawls: Crawls, top: Item) -> None:
     store = crawls.server.store
     store.add("a.pdf", PDF, parents=[top.id])
     crawls.run(top)
@@ -304,7 +302,7 @@ def test_a_token_that_is_no_longer_known_is_followed_by_a_walk(crawls: Crawls, t
     assert crawls.calls() == 1
 
 
-def test_the_changes_may_take_many_pages(crawls: Crawls, top: Item) -> None:
+def test_changes_of_many_pages_are_read(crawls: Crawls, top: Item) -> None:
     crawls.run(top)
     for number in range(9):
         crawls.server.store.add(f"{number}.pdf", PDF, parents=[top.id])
@@ -313,7 +311,7 @@ def test_the_changes_may_take_many_pages(crawls: Crawls, top: Item) -> None:
     assert crawls.run(top).enqueued == 9
 
 
-def test_a_folder_of_ours_that_went_ends_the_crawl_and_loses_nothing(crawls: Crawls, top: Item) -> None:
+def test_a_deleted_root_fails_the_crawl_and_marks_nothing_gone(crawls: Crawls, top: Item) -> None:
     store = crawls.server.store
     file = store.add("a.pdf", PDF, parents=[top.id])
     crawls.document(file)
@@ -330,12 +328,12 @@ def test_a_folder_of_ours_that_went_ends_the_crawl_and_loses_nothing(crawls: Cra
     assert crawls.downloads() == ["a.pdf", "b.pdf"]
 
 
-def test_a_crawl_that_fails_after_it_got_further_costs_no_attempt(crawls: Crawls, top: Item) -> None:
+def test_a_crawl_that_fails_after_progress_costs_no_retry(crawls: Crawls, top: Item) -> None:
     crawls.server.store.add("a.pdf", PDF, parents=[top.id])
     crawls.server.arm(Fault("status", on="list", times=6, status=503))
 
     first = crawls.run(top)
-    second = crawls.go_on(first.job_id)
+    second = crawls.resume(first.job_id)
 
     assert isinstance(first.error, Snooze)
     assert second.enqueued == 1
@@ -348,12 +346,12 @@ def _take_away(crawls: Crawls, item: Item, how: str) -> None:
     elif how == "trashed":
         store.trash(item)
     elif how == "moved away":
-        store.edit(item, lambda one: setattr(one, "parents", ["away"]))
+        store.edit(item, lambda edited: setattr(edited, "parents", ["away"]))
     else:
-        store.edit(item, lambda one: one.readers.clear())
+        store.edit(item, lambda edited: edited.readers.clear())
 
 
-def test_what_is_to_be_read_in_another_way_is_enqueued_beside_what_still_waits(crawls: Crawls, top: Item) -> None:
+def test_other_reading_settings_enqueue_another_download(crawls: Crawls, top: Item) -> None:
     report = crawls.server.store.add("report.pdf", PDF, parents=[top.id])
     crawls.run(top, download={"read": {}})
     crawls.run(top, download={"read": {"languages": ["deu"]}})

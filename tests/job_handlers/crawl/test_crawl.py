@@ -1,4 +1,4 @@
-"""The crawl handler as it runs: in a real child with its sandbox. What it finds and remembers: its neighbours here."""
+"""The crawl handler in a real child process with its sandbox."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_dry_run_over_a_drive_needs_no_database(monkeypatch: pytest.MonkeyPatc
     assert run.checkpoints == []
 
 
-def test_a_directory_is_all_that_its_crawl_can_see(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_crawl_of_a_directory_sees_nothing_outside(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     folder = tmp_path / "reports"
     folder.mkdir()
     (folder / "a.pdf").write_bytes(pdf(100))
@@ -57,7 +57,7 @@ def test_a_directory_is_all_that_its_crawl_can_see(monkeypatch: pytest.MonkeyPat
     ],
     ids=str,
 )
-def test_what_makes_no_sense_is_refused_in_words(tmp_path: Path, payload: dict[str, object], code: str) -> None:
+def test_an_invalid_payload_is_refused(tmp_path: Path, payload: dict[str, object], code: str) -> None:
     context: Any = LocalContext(payload=msgspec.convert(payload, CrawlPayload), directory=tmp_path)
 
     with pytest.raises(Permanent) as refused:

@@ -1,4 +1,4 @@
-"""Crawls and the downloads that they ask for under a real daemon, which is killed on the way."""
+"""Crawls and their downloads under a real daemon that is killed meanwhile."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def system(tmp_path: Path) -> Iterator[System]:
     made.close()
 
 
-def test_a_directory_is_crawled_and_its_files_published_and_then_only_what_changed(system: System) -> None:
+def test_a_directory_is_crawled_and_later_only_its_changes(system: System) -> None:
     folder = system.place / "reports"
     (folder / "2026" / "empty").mkdir(parents=True)
     (folder / os.fsdecode(b"in-\xe9")).mkdir()
@@ -45,11 +45,11 @@ def test_a_directory_is_crawled_and_its_files_published_and_then_only_what_chang
     _write(folder / os.fsdecode(b"in-\xe9/") / " d.pdf", pdf(5000, 12))
     system.start()
 
-    first = _crawl(system, folder)
+    first = _run_crawl(system, folder)
     _write(folder / "2026/b.pdf", pdf(6000, 7))
     _write(folder / "new.pdf", pdf(5000, 9))
     (folder / "a.pdf").unlink()
-    second = _crawl(system, folder)
+    second = _run_crawl(system, folder)
 
     assert (first["folders"], first["found"], first["enqueued"], first["skipped"]) == (4, 5, 4, 1)
     assert (second["enqueued"], second.get("unchanged", 0), second["gone"]) == (2, 2, 1)
@@ -58,7 +58,7 @@ def test_a_directory_is_crawled_and_its_files_published_and_then_only_what_chang
     system.assert_sound()
 
 
-def test_rows_of_either_name_of_the_job_type_run_and_keep_it(system: System) -> None:
+def test_both_names_of_the_job_type_work(system: System) -> None:
     folder = system.place / "reports"
     folder.mkdir()
     _write(folder / "a.pdf", pdf(5000, 1))
@@ -70,14 +70,12 @@ def test_rows_of_either_name_of_the_job_type_run_and_keep_it(system: System) -> 
 
     system.start()
 
-    ended = [_ended(system, number) for number in (1, 2)]
+    ended = [_ended_job(system, number) for number in (1, 2)]
     assert [(job.job_type, job.status) for job in ended] == [(name, Status.COMPLETED) for name in names]
     assert all(json.loads(job.result or "")["would_enqueue"] == ["a.pdf"] for job in ended)
 
 
-def test_crawls_of_one_credential_keep_one_pace_though_each_has_a_child_of_its_own(
-    system: System, server: DriveServer
-) -> None:
+def test_crawls_of_one_credential_share_their_pace(system: System, server: DriveServer) -> None:
     one, other = (_library(server, folders=1, files=1) for _ in range(2))
     refused: list[float] = []
     slower = {"Retry-After": "2"}
@@ -90,13 +88,13 @@ def test_crawls_of_one_credential_keep_one_pace_though_each_has_a_child_of_its_o
 
     second = _enqueue(system, other.id, "bob")
 
-    assert _ended(system, second).status is Status.COMPLETED
-    assert _ended(system, first).status is Status.COMPLETED
-    calls = [asked.at for asked in server.log if asked.on != "token"]
+    assert _ended_job(system, second).status is Status.COMPLETED
+    assert _ended_job(system, first).status is Status.COMPLETED
+    calls = [request.at for request in server.log if request.on != "token"]
     assert min(at for at in calls if at > refused[0]) >= refused[0] + 1.9
 
 
-def test_a_crawl_and_its_downloads_come_through_a_storm_once_in_effect(system: System, server: DriveServer) -> None:
+def test_every_file_is_published_once_despite_faults_and_kills(system: System, server: DriveServer) -> None:
     chance = random.Random(4)
     top = _library(server, folders=6, files=16, notes=60)
     server.page_size_max = 25
@@ -110,7 +108,7 @@ def test_a_crawl_and_its_downloads_come_through_a_storm_once_in_effect(system: S
 
     daemon = system.start(**settings)
     for number in range(1, kills + 1):
-        wait_until(_has_done(system, number * 5), f"{number * 5} downloads")
+        wait_until(_has_completed(system, number * 5), f"{number * 5} downloads")
         daemon.signal(signal.SIGKILL)
         daemon.wait_for_exit()
         if number == 1:
@@ -119,7 +117,7 @@ def test_a_crawl_and_its_downloads_come_through_a_storm_once_in_effect(system: S
             server.store.add("late.pdf", pdf(9000, 2), parents=[top.id])
         daemon = system.start(**settings)
     wait_until(lambda: not system.store.job_queries.count(Selector(statuses=LIVE)), "all have ended")
-    again = _crawl(system, top.id)
+    again = _run_crawl(system, top.id)
     wait_until(lambda: not system.store.job_queries.count(Selector(statuses=LIVE)), "all have ended again")
 
     files = [item for item in server.store.items.values() if item.mime == "application/pdf"]
@@ -128,11 +126,8 @@ def test_a_crawl_and_its_downloads_come_through_a_storm_once_in_effect(system: S
     assert {hashlib.sha256(item.content).hexdigest() for item in files} <= set(_published(system))
     assert max(_published(system).values()) == 1
     assert again["enqueued"] <= 2
-    assert _crawl(system, top.id).get("enqueued", 0) == 0
+    assert _run_crawl(system, top.id).get("enqueued", 0) == 0
     system.assert_sound()
-
-
-# ── Hands ──
 
 
 def _write(path: Path, content: bytes) -> None:
@@ -160,9 +155,9 @@ def _enqueue(system: System, folder: Path | str, owner: str = ALICE) -> int:
     return system.store.intake.enqueue(job).job_id
 
 
-def _crawl(system: System, folder: Path | str) -> dict[str, int]:
+def _run_crawl(system: System, folder: Path | str) -> dict[str, int]:
     job_id = _enqueue(system, folder)
-    job = _ended(system, job_id)
+    job = _ended_job(system, job_id)
     assert job.status is Status.COMPLETED, job
     wait_until(
         lambda: not system.store.job_queries.count(Selector(job_types=("download",), statuses=LIVE)), "the downloads"
@@ -171,12 +166,12 @@ def _crawl(system: System, folder: Path | str) -> dict[str, int]:
     return result
 
 
-def _ended(system: System, job_id: int) -> Job:
+def _ended_job(system: System, job_id: int) -> Job:
     wait_until(lambda: system.status(job_id) not in LIVE, f"job {job_id} has ended")
     return system.job(job_id)
 
 
-def _has_done(system: System, downloads: int) -> Callable[[], bool]:
+def _has_completed(system: System, downloads: int) -> Callable[[], bool]:
     done = Selector(job_types=("download",), statuses=(Status.COMPLETED,))
     count = system.store.job_queries.count
     return lambda: count(done) >= downloads or not count(Selector(statuses=LIVE))

@@ -1,4 +1,4 @@
-"""What a walk finds below a folder of Drive, and what it enqueues."""
+"""A walk below a folder of Drive, and the downloads that it enqueues."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_every_file_below_a_folder_is_enqueued_once(crawls: Crawls) -> None:
     assert (ran.folders, ran.found, ran.enqueued) == (3, 6, 6)
 
 
-def test_a_download_carries_what_it_needs(crawls: Crawls) -> None:
+def test_a_download_has_the_options_and_keys_of_its_file(crawls: Crawls) -> None:
     top = crawls.server.store.folder("top")
     file = crawls.server.store.add("a.pdf", PDF, parents=[top.id], resource_key="0-key")
 
@@ -48,7 +48,7 @@ def test_a_download_carries_what_it_needs(crawls: Crawls) -> None:
     }
 
 
-def test_folders_that_lead_in_circles_and_files_with_several_parents_are_met_once(crawls: Crawls) -> None:
+def test_circles_of_folders_and_files_with_several_parents_are_visited_once(crawls: Crawls) -> None:
     store = crawls.server.store
     top = store.folder("top")
     inner = store.folder("inner", parents=[top.id])
@@ -81,7 +81,7 @@ def test_shortcuts_are_followed_to_files_and_folders_elsewhere(crawls: Crawls) -
     assert crawls.downloads("bob") == ["in far.pdf"]
 
 
-def test_a_resource_key_of_a_folder_opens_what_is_in_it(crawls: Crawls) -> None:
+def test_the_resource_key_of_a_folder_is_used_for_its_files(crawls: Crawls) -> None:
     store = crawls.server.store
     top = store.folder("top")
     old = store.folder("old", parents=[top.id], resource_key="0-old")
@@ -89,13 +89,13 @@ def test_a_resource_key_of_a_folder_opens_what_is_in_it(crawls: Crawls) -> None:
 
     crawls.run(top)
 
-    listed = [one for one in crawls.server.requests_for("list") if old.id in one.query["q"]]
-    assert [one.headers["x-goog-drive-resource-keys"] for one in listed] == [f"{old.id}/0-old"]
+    listed = [request for request in crawls.server.requests_for("list") if old.id in request.query["q"]]
+    assert [request.headers["x-goog-drive-resource-keys"] for request in listed] == [f"{old.id}/0-old"]
     [job] = crawls.store.job_queries.list(Selector(job_types=("download",)))
     assert json.loads(job.payload or "")["resource_key"] == "0-old"
 
 
-def test_a_shared_drive_is_crawled_by_its_id_or_a_folder_in_it_and_a_shortcut_may_lead_to_another(
+def test_shared_drives_are_crawled_also_through_shortcuts(
     crawls: Crawls,
 ) -> None:
     store = crawls.server.store
@@ -104,7 +104,7 @@ def test_a_shared_drive_is_crawled_by_its_id_or_a_folder_in_it_and_a_shortcut_ma
     store.add("a.pdf", PDF, parents=[inner.id], drive_id=team.drive_id)
     crawls.run(inner, owner="folder")
     assert crawls.downloads("folder") == ["a.pdf"]
-    assert all(one.query["driveId"] == team.drive_id for one in crawls.server.requests_for("changes"))
+    assert all(request.query["driveId"] == team.drive_id for request in crawls.server.requests_for("changes"))
 
     far = store.folder("far", parents=[other.id], drive_id=other.drive_id)
     file = store.add("b.pdf", PDF, parents=[far.id], drive_id=other.drive_id)
@@ -116,7 +116,7 @@ def test_a_shared_drive_is_crawled_by_its_id_or_a_folder_in_it_and_a_shortcut_ma
     assert (crawls.downloads(), again.enqueued) == (["a.pdf", "b.pdf", "b.pdf"], 1)
 
 
-def test_what_others_have_shared_is_crawled_with_what_is_below(crawls: Crawls) -> None:
+def test_shared_with_me_is_crawled_with_its_folders(crawls: Crawls) -> None:
     store = crawls.server.store
     store.add("mine.pdf", PDF)
     shared = store.folder("shared", is_shared_with_me=True)
@@ -143,7 +143,7 @@ def test_what_others_have_shared_is_crawled_with_what_is_below(crawls: Crawls) -
     ],
     ids=str,
 )
-def test_only_what_is_wanted_is_enqueued(crawls: Crawls, wanted: dict[str, Any], names: list[str]) -> None:
+def test_only_wanted_files_are_enqueued(crawls: Crawls, wanted: dict[str, Any], names: list[str]) -> None:
     store = crawls.server.store
     top = store.folder("top")
     store.add("big.pdf", PDF * 100, parents=[top.id])
@@ -163,7 +163,7 @@ def test_only_what_is_wanted_is_enqueued(crawls: Crawls, wanted: dict[str, Any],
     assert (ran.found, ran.skipped) == (9, 9 - len(names))
 
 
-def test_depth_counts_folders_by_the_shortest_way(crawls: Crawls) -> None:
+def test_depth_is_that_of_the_shortest_path(crawls: Crawls) -> None:
     store = crawls.server.store
     top = store.folder("top")
     one = store.folder("one", parents=[top.id])
@@ -174,7 +174,7 @@ def test_depth_counts_folders_by_the_shortest_way(crawls: Crawls) -> None:
 
     crawls.run(top, wanted={"depth": 0}, owner="zero")
     crawls.run(top, wanted={"depth": 1}, owner="one")
-    # Two ways: the long one is too long, and is met first.
+    # Of two paths, the long one exceeds the limit and is visited first.
     store.shortcut("short cut", three.id, parents=[top.id], id="zzz-after-all-others")
     crawls.run(top, wanted={"depth": 2}, owner="two")
 
@@ -183,14 +183,14 @@ def test_depth_counts_folders_by_the_shortest_way(crawls: Crawls) -> None:
     assert crawls.downloads("two") == ["one.pdf", "three.pdf", "top.pdf", "two.pdf"]
 
 
-def test_a_dry_run_says_what_a_crawl_would_do_now_and_keeps_nothing(crawls: Crawls) -> None:
+def test_a_dry_run_reports_what_a_crawl_would_do_and_stores_nothing(crawls: Crawls) -> None:
     store = crawls.server.store
     top = store.folder("top")
     store.add("a.pdf", PDF, parents=[store.folder("inner", parents=[top.id]).id])
     store.add("b.log", b"b", mime="text/plain", parents=[top.id])
 
     first = crawls.run(top, dry_run=True)
-    nothing = (crawls.downloads(), crawls.remembered("alice"))
+    nothing = (crawls.downloads(), crawls.stored_items("alice"))
     crawls.run(top)
     store.add("c.pdf", PDF, parents=[top.id])
     second = crawls.run(top, dry_run=True)
@@ -205,7 +205,7 @@ def test_a_dry_run_says_what_a_crawl_would_do_now_and_keeps_nothing(crawls: Craw
 
 
 @pytest.mark.parametrize("what", ["a file", "nothing", "a trashed folder", "another platform's"])
-def test_what_is_no_folder_ends_the_crawl_in_words(crawls: Crawls, what: str) -> None:
+def test_a_crawl_of_anything_but_a_folder_fails(crawls: Crawls, what: str) -> None:
     store = crawls.server.store
     folder = store.folder("top")
     store.trash(folder)
@@ -217,7 +217,7 @@ def test_what_is_no_folder_ends_the_crawl_in_words(crawls: Crawls, what: str) ->
     assert ran.error.code == "FOLDER_NOT_FOUND"
 
 
-def test_a_folder_that_cannot_be_listed_is_told_and_tried_again_by_the_next_run(crawls: Crawls) -> None:
+def test_a_folder_that_cannot_be_listed_is_logged_and_listed_by_the_next_run(crawls: Crawls) -> None:
     store = crawls.server.store
     top = store.folder("top")
     inner = store.folder("inner", parents=[top.id])
@@ -236,7 +236,7 @@ def test_a_folder_that_cannot_be_listed_is_told_and_tried_again_by_the_next_run(
     assert crawls.downloads() == ["hidden.pdf", "seen.pdf"]
 
 
-def test_nothing_in_a_folder_that_cannot_be_listed_is_taken_for_gone(crawls: Crawls) -> None:
+def test_files_in_a_folder_that_cannot_be_listed_are_not_gone(crawls: Crawls) -> None:
     store = crawls.server.store
     top = store.folder("top")
     inner = store.folder("inner", parents=[top.id])
@@ -254,7 +254,7 @@ def test_nothing_in_a_folder_that_cannot_be_listed_is_taken_for_gone(crawls: Cra
     assert crawls.run(top).enqueued == 0
 
 
-def test_a_listing_that_is_not_complete_is_asked_for_again(crawls: Crawls) -> None:
+def test_an_incomplete_listing_is_requested_again(crawls: Crawls) -> None:
     store = crawls.server.store
     top = store.folder("top")
     store.add("a.pdf", PDF, parents=[top.id])
@@ -271,7 +271,7 @@ def test_a_listing_that_is_not_complete_is_asked_for_again(crawls: Crawls) -> No
     assert (after.folders, after.gone, after.enqueued) == (1, 0, 0)
 
 
-def test_a_page_that_is_no_longer_known_begins_its_folder_again(crawls: Crawls) -> None:
+def test_an_expired_page_restarts_its_folder(crawls: Crawls) -> None:
     store = crawls.server.store
     top = store.folder("top")
     for number in range(5):
@@ -283,14 +283,14 @@ def test_a_page_that_is_no_longer_known_begins_its_folder_again(crawls: Crawls) 
 
     assert crawls.downloads() == [f"{number}.pdf" for number in range(5)]
     assert (ran.found, ran.enqueued) == (5, 5)
-    assert sum("pageToken" not in one.query for one in crawls.server.requests_for("list")) == 2
+    assert sum("pageToken" not in request.query for request in crawls.server.requests_for("list")) == 2
 
 
 @pytest.mark.parametrize(
     ("reason", "times", "end"),
     [("userRateLimitExceeded", 6, PauseSource), ("dailyLimitExceeded", 1, Snooze), ("authError", 1, PauseSource)],
 )
-def test_a_quota_or_a_credential_that_is_refused_is_waited_for_and_the_crawl_goes_on(
+def test_the_crawl_continues_after_a_quota_or_a_refused_credential(
     crawls: Crawls, reason: str, times: int, end: type[Exception]
 ) -> None:
     store = crawls.server.store
@@ -299,19 +299,19 @@ def test_a_quota_or_a_credential_that_is_refused_is_waited_for_and_the_crawl_goe
     crawls.server.arm(Fault("status", on="list", skip=1, times=times, status=403, reason=reason))
 
     first = crawls.run(top)
-    second = crawls.go_on(first.job_id)
+    second = crawls.resume(first.job_id)
 
     assert isinstance(first.error, end)
     assert (second.folders, second.enqueued) == (2, 1)
 
 
-def test_a_thousand_items_a_page_and_one_call_a_folder(crawls: Crawls) -> None:
+def test_a_folder_costs_one_call_per_thousand_items(crawls: Crawls) -> None:
     store = crawls.server.store
     top = store.folder("top")
     folders = [store.folder(f"{number}", parents=[top.id]) for number in range(10)]
     for number in range(1300):
         store.add(f"{number}.pdf", PDF, parents=[folders[0].id if number < 1100 else folders[number % 10].id])
-    assert {one.mime for one in folders} == {FOLDER}
+    assert {folder.mime for folder in folders} == {FOLDER}
 
     ran = crawls.run(top)
     first = crawls.calls()
