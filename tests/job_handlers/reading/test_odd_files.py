@@ -1,4 +1,4 @@
-"""Files that are broken, locked, empty, huge or hostile: each ends with its text or with a code, and in time."""
+"""Files that are broken, locked, empty, huge or hostile: each gives its text or fails with a code, in time."""
 
 from __future__ import annotations
 
@@ -47,9 +47,7 @@ def test_an_encrypted_pdf_asks_for_its_password_and_opens_with_it(library: Libra
     assert library.text.split() == text.split()
 
 
-def test_a_pdf_of_which_only_attachments_are_locked_is_read_without_a_password(
-    library: Library, tmp_path: Path
-) -> None:
+def test_a_pdf_with_only_locked_attachments_needs_no_password(library: Library, tmp_path: Path) -> None:
     plain = digital(tmp_path / "plain.pdf", ["Words that anybody may read"]).read_bytes()
     lengths = {"O": 48, "U": 48, "OE": 32, "UE": 32, "Perms": 16}
     keys = "".join(f"/{key}<{'ab' * length}>" for key, length in lengths.items())
@@ -105,13 +103,13 @@ def test_locked_office_files_have_one_code(library: Library, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("name", ["webhook", "../password", "password/x"])
-def test_no_other_credential_can_be_asked_for(library: Library, tmp_path: Path, name: str) -> None:
+def test_the_password_must_be_a_credential_for_passwords(library: Library, tmp_path: Path, name: str) -> None:
     run = library.read(digital(tmp_path / "a.pdf", ["x"]), password_file=name)
 
     assert run.ended.code == "PAYLOAD_INVALID"
 
 
-def test_a_broken_pdf_is_repaired_and_says_so(library: Library, tmp_path: Path) -> None:
+def test_a_broken_pdf_is_repaired_and_noted(library: Library, tmp_path: Path) -> None:
     whole = digital(tmp_path / "whole.pdf", [prose(at) for at in range(5)]).read_bytes()
     broken = tmp_path / "broken.pdf"
     broken.write_bytes(whole[: len(whole) * 2 // 3])
@@ -161,7 +159,7 @@ def test_a_pdf_without_a_page_is_empty(library: Library, tmp_path: Path) -> None
     assert (run.how, run.ended.code) == (How.PERMANENT, "PDF_EMPTY")
 
 
-def test_a_language_without_data_is_named_with_what_to_install(library: Library, tmp_path: Path) -> None:
+def test_a_missing_language_is_named_with_its_package(library: Library, tmp_path: Path) -> None:
     original = scan(tmp_path / "a.pdf", [picture("x", dpi=150)], dpi=150)
 
     waits = library.read(original, languages=["chi_tra_vert"])
@@ -175,7 +173,7 @@ def test_a_language_without_data_is_named_with_what_to_install(library: Library,
     assert never.ended.remedy == "did you mean deu?"
 
 
-def test_a_monstrous_page_costs_that_page_and_not_the_document(library: Library, tmp_path: Path) -> None:
+def test_a_huge_page_is_left_out_of_its_document(library: Library, tmp_path: Path) -> None:
     original = tmp_path / "odd.pdf"
     words = "A page that has enough text of its own to be taken as it is, after the ones that have not."
     with pymupdf.open() as document:
@@ -210,7 +208,7 @@ def test_a_picture_that_is_too_long_for_the_engine_is_read_in_parts(library: Lib
     assert [round(line[0][1] / 72 * 150, -3) for line in lines if line] == [0.0, 33_000.0]
 
 
-def test_a_page_that_kills_its_engine_costs_that_page_and_not_the_document(tmp_path: Path) -> None:
+def test_a_page_that_crashes_its_engine_is_left_out_of_its_document(tmp_path: Path) -> None:
     crashing = [*HANDLERS[:1], "tests.job_handlers.reading.crashing:ocr_pages", *HANDLERS[2:]]
     pages = [picture(f"Page {number} of a scanned report", dpi=100, size=14) for number in range(1, 6)]
     original = scan(tmp_path / "scan.pdf", pages, dpi=100)
@@ -225,23 +223,23 @@ def test_a_page_that_kills_its_engine_costs_that_page_and_not_the_document(tmp_p
         assert run.ended.document.note == "left out as broken or too large: pages 3-4"
 
 
-def half_of(packed: bytes) -> bytes:
+def first_half(packed: bytes) -> bytes:
     return packed[: len(packed) // 2]
 
 
-def a_pdf_whose_second_picture_ends_early(path: Path) -> Path:
+def pdf_with_a_cut_second_picture(path: Path) -> Path:
     scan(path, [picture(prose(number, 60), dpi=100) for number in (1, 2)], dpi=100)
     with pymupdf.open(path) as document:
         xref = document[1].get_images()[0][0]
-        packed = half_of(document.xref_stream_raw(xref))
+        packed = first_half(document.xref_stream_raw(xref))
         document.update_stream(xref, packed, compress=False, new=True)
         document.xref_set_key(xref, "Filter", "/DCTDecode")
         document.save(path.with_name("damaged.pdf"))
     return path.with_name("damaged.pdf")
 
 
-def test_a_page_with_a_damaged_picture_is_called_partial(library: Library, tmp_path: Path) -> None:
-    run = library.read(a_pdf_whose_second_picture_ends_early(tmp_path / "a.pdf"))
+def test_a_page_with_a_damaged_picture_is_partial(library: Library, tmp_path: Path) -> None:
+    run = library.read(pdf_with_a_cut_second_picture(tmp_path / "a.pdf"))
 
     assert run.how is How.DONE, run.ended
     assert library.methods == ["ocr", "partial"]
@@ -250,9 +248,9 @@ def test_a_page_with_a_damaged_picture_is_called_partial(library: Library, tmp_p
     assert run.ended.document.note == "damaged, read in part: page 2"
 
 
-def test_a_damaged_image_is_called_partial_even_if_nothing_of_it_is_left(library: Library, tmp_path: Path) -> None:
+def test_a_damaged_image_is_partial_even_if_nothing_is_left(library: Library, tmp_path: Path) -> None:
     packed = jpeg(picture(prose(1, 60), dpi=100))
-    (tmp_path / "half.jpg").write_bytes(half_of(packed))
+    (tmp_path / "half.jpg").write_bytes(first_half(packed))
     (tmp_path / "head.jpg").write_bytes(packed[:700])
 
     for name in ("half.jpg", "head.jpg"):
@@ -278,7 +276,7 @@ def test_small_faults_of_a_file_do_not_make_a_page_partial(library: Library, tmp
 
 
 def test_a_damaged_picture_in_a_text_gets_a_note(library: Library, tmp_path: Path) -> None:
-    packed = base64.b64encode(half_of(jpeg(picture("A picture", dpi=100)))).decode()
+    packed = base64.b64encode(first_half(jpeg(picture("A picture", dpi=100)))).decode()
     (tmp_path / "a.html").write_text(f'<p>above</p><img src="data:image/jpeg;base64,{packed}"><p>below</p>')
 
     run = library.read(tmp_path / "a.html")
@@ -359,7 +357,7 @@ def test_thousands_of_pages_are_assembled_in_little_memory(library: Library, tmp
     assert max(run.ended.usage.memory_peak_bytes or 0 for _, run in library.runs) < 150 << 20
 
 
-def test_the_fork_server_stays_one_thread_with_all_of_it_loaded(library: Library) -> None:
+def test_the_fork_server_has_one_thread_with_all_handlers_loaded(library: Library) -> None:
     assert threads_of(library.pool) == 1
 
 

@@ -1,4 +1,4 @@
-"""A page's own text: the quick way and the careful way tell the same."""
+"""The text of a page: MuPDF alone and PyMuPDF read the same."""
 
 from __future__ import annotations
 
@@ -47,32 +47,34 @@ def test_reading_by_mupdf_gives_the_text_of_pymupdf(
         draw(document.new_page())
         document.save(tmp_path / "page.pdf")
 
-    with pdf.PagedFile(tmp_path / "page.pdf") as book:
-        quick = book.text(1)
+    with pdf.PagedFile(tmp_path / "page.pdf") as file:
+        by_mupdf = file.text(1)
         monkeypatch.setattr(text, "_are_within", lambda boxes, whole: False)
-        careful = book.text(1)
+        by_pymupdf = file.text(1)
 
-    assert (quick.text, quick.size) == (careful.text, careful.size)
-    assert [(one.begin, one.end) for one in quick.blocks] == [(one.begin, one.end) for one in careful.blocks]
-    for one, other in zip(quick.blocks, careful.blocks, strict=True):
-        assert (one.x0, one.y0, one.x1, one.y1) == pytest.approx((other.x0, other.y0, other.x1, other.y1), abs=3)
-    assert "not to be seen" not in quick.text
+    assert (by_mupdf.text, by_mupdf.size) == (by_pymupdf.text, by_pymupdf.size)
+    for block, other in zip(by_mupdf.blocks, by_pymupdf.blocks, strict=True):
+        assert (block.begin, block.end) == (other.begin, other.end)
+        assert (block.x0, block.y0, block.x1, block.y1) == pytest.approx(
+            (other.x0, other.y0, other.x1, other.y1), abs=3
+        )
+    assert "not to be seen" not in by_mupdf.text
     if draw is ligatures:
-        assert quick.text.startswith("field, field, office — naïve"), "as people type it who search"
+        assert by_mupdf.text.startswith("field, field, office — naïve")
 
 
-def test_most_pages_go_the_quick_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plain_pages_are_read_without_pymupdf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text, "_text_by_pymupdf", None)
     monkeypatch.setattr(pymupdf.Page, "get_textpage", None)
     with pymupdf.open() as document:
         plain(document.new_page())
         document.save(tmp_path / "page.pdf")
 
-    with pdf.PagedFile(tmp_path / "page.pdf") as book:
-        assert book.text(1).text.startswith("first line\nsecond line\n")
+    with pdf.PagedFile(tmp_path / "page.pdf") as file:
+        assert file.text(1).text.startswith("first line\nsecond line\n")
 
 
-def test_half_a_character_costs_no_other(tmp_path: Path) -> None:
+def test_a_lone_surrogate_does_not_lose_other_characters(tmp_path: Path) -> None:
     """A font maps the letter f to a lone surrogate."""
     with pymupdf.open() as document:
         page = document.new_page()
@@ -85,5 +87,5 @@ def test_half_a_character_costs_no_other(tmp_path: Path) -> None:
         document.xref_set_key(page.get_fonts()[0][0], "ToUnicode", f"{table} 0 R")
         document.save(tmp_path / "page.pdf")
 
-    with pdf.PagedFile(tmp_path / "page.pdf") as book:
-        assert book.text(1).text == "Hal\ufffd a letter\n"
+    with pdf.PagedFile(tmp_path / "page.pdf") as file:
+        assert file.text(1).text == "Hal\ufffd a letter\n"

@@ -1,4 +1,4 @@
-"""What is read of a page is what is seen of it, whether it is drawn or its scan is unpacked as it is."""
+"""The pixels of a page are the same whether it is drawn or its scan is decoded."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ GRAY = "/ColorSpace/DeviceGray"
 
 @cache
 def scanned() -> Image.Image:
-    """Writing, and a mark by which its top left is known."""
+    """Return text, and a mark at the top left."""
     image = picture(prose(1), dpi=DPI)
     ImageDraw.Draw(image).rectangle((20, 20, 400, 90), fill=40)
     return image
@@ -45,7 +45,7 @@ def packed(image: Image.Image, **saving: Any) -> bytes:
 
 
 class Sheet:
-    """A page that shows one JPEG as scanners write it, to be spoiled."""
+    """A page that shows one JPEG as scanners write it, which tests change."""
 
     def __init__(self, image: Image.Image, entries: str = GRAY, *, dpi: int = DPI, stream: bytes = b"") -> None:
         self.document = pymupdf.open()
@@ -88,13 +88,13 @@ def gray() -> Sheet:
 
 
 def placed(matrix: str) -> Sheet:
-    """By these numbers; w and h are the page's width and height."""
+    """Return a page with this matrix, in which w and h are the page's width and height."""
     sheet = gray()
     return sheet.show(matrix=matrix.replace("w", f"{sheet.width:.3f}").replace("h", f"{sheet.height:.3f}"))
 
 
 def as_pymupdf_writes_it(image: Image.Image) -> Sheet:
-    """With a profile of its own for gray, and one for colours."""
+    # With profiles for gray and for colours.
     sheet = gray()
     other = sheet.document.new_page(width=sheet.width, height=sheet.height)
     other.insert_image(other.rect, stream=packed(image))
@@ -109,7 +109,7 @@ def with_inherited_resources() -> Sheet:
     return sheet.set("Resources", "null")
 
 
-TAKEN: dict[str, Callable[[], Sheet]] = {
+DECODED: dict[str, Callable[[], Sheet]] = {
     "gray": gray,
     "colours": lambda: Sheet(coloured(), "/ColorSpace/DeviceRGB"),
     "gray with a profile": lambda: as_pymupdf_writes_it(scanned()),
@@ -219,45 +219,45 @@ def written(sheet: Sheet, path: Path, **saving: Any) -> Path:
     return path
 
 
-def is_as_seen(path: Path, password: str = "") -> bool:
-    """Compares with what is drawn in colours, and says whether the scan itself was taken."""
+def is_decoded(path: Path, password: str = "") -> bool:
+    """Return whether the scan itself was decoded. Compare its pixels with the page as it is drawn."""
     with pdf.PagedFile(path, password) as book:
         read, dpi = book.picture(1)
         page = book._document[0]
-        taken = pixels.embedded_scan(book._document, page, page.get_image_info(), min(dpi, 300.0))
+        scan = pixels.embedded_scan(book._document, page, page.get_image_info(), min(dpi, 300.0))
         shown = page.get_pixmap(matrix=pymupdf.Matrix(dpi / 72, dpi / 72))
-        seen = Image.frombytes("RGB", (shown.width, shown.height), shown.samples).convert("L")
+        drawn = Image.frombytes("RGB", (shown.width, shown.height), shown.samples).convert("L")
     image = image_of(read)
-    assert abs(image.width - seen.width) <= 2
-    assert abs(image.height - seen.height) <= 2
-    apart = ImageStat.Stat(ImageChops.difference(image, seen.resize(image.size))).mean[0]
-    assert apart < 3
-    return taken is not None
+    assert abs(image.width - drawn.width) <= 2
+    assert abs(image.height - drawn.height) <= 2
+    difference = ImageStat.Stat(ImageChops.difference(image, drawn.resize(image.size))).mean[0]
+    assert difference < 3
+    return scan is not None
 
 
-@pytest.mark.parametrize("name", TAKEN)
+@pytest.mark.parametrize("name", DECODED)
 def test_a_scan_is_decoded_without_drawing(name: str, tmp_path: Path) -> None:
-    assert is_as_seen(written(TAKEN[name](), tmp_path / "page.pdf"))
+    assert is_decoded(written(DECODED[name](), tmp_path / "page.pdf"))
 
 
 def test_an_encrypted_scan_is_decoded_without_drawing(tmp_path: Path) -> None:
     locked = {"encryption": pymupdf.PDF_ENCRYPT_AES_256, "user_pw": "u", "owner_pw": "o"}
 
-    assert is_as_seen(written(gray(), tmp_path / "page.pdf", **locked), "u")
+    assert is_decoded(written(gray(), tmp_path / "page.pdf", **locked), "u")
 
 
 @pytest.mark.parametrize("name", DRAWN)
-def test_whatever_is_out_of_the_ordinary_is_drawn(name: str, tmp_path: Path) -> None:
-    assert not is_as_seen(written(DRAWN[name](), tmp_path / "page.pdf"))
+def test_any_other_page_is_drawn(name: str, tmp_path: Path) -> None:
+    assert not is_decoded(written(DRAWN[name](), tmp_path / "page.pdf"))
 
 
-def test_an_image_of_its_own_is_drawn(tmp_path: Path) -> None:
+def test_an_image_file_is_drawn(tmp_path: Path) -> None:
     (tmp_path / "page.jpg").write_bytes(jpeg(scanned()))
 
-    assert not is_as_seen(tmp_path / "page.jpg")
+    assert not is_decoded(tmp_path / "page.jpg")
 
 
-def test_a_scan_over_the_limits_is_not_unpacked(tmp_path: Path) -> None:
+def test_a_scan_over_the_limits_is_not_decoded(tmp_path: Path) -> None:
     huge = gray().of_scan("Width", "30000").of_scan("Height", "30000")
 
     with pdf.PagedFile(written(huge, tmp_path / "huge.pdf")) as book, pytest.raises(pdf.PageTooLarge):

@@ -12,7 +12,16 @@ import pytest
 from job_handlers.reading import pdf
 from job_handlers.reading.ocr_pages import OcrPagesPayload, slice_pages
 from tests.job_handlers.reading.documents import garbage, tiff
-from tests.job_handlers.reading.test_pdf_pixels import DRAWN, TAKEN, Sheet, gray, packed, scanned, with_a_note, written
+from tests.job_handlers.reading.test_pdf_pixels import (
+    DECODED,
+    DRAWN,
+    Sheet,
+    gray,
+    packed,
+    scanned,
+    with_a_note,
+    written,
+)
 
 pymupdf: Any = partly_typed
 
@@ -20,14 +29,14 @@ LOCKED = {"encryption": pymupdf.PDF_ENCRYPT_AES_256, "owner_pw": "o"}
 
 
 def with_an_intent() -> Sheet:
-    """So its gray is not taken as it is, although nothing on its page says so."""
+    """Return a page whose gray is not taken as it is, because of the catalog."""
     sheet = gray()
     sheet.document.xref_set_key(sheet.document.pdf_catalog(), "OutputIntents", "[<</S/GTS_PDFA1>>]")
     return sheet
 
 
 SHOWN: dict[str, Callable[[], Sheet]] = {
-    **TAKEN,
+    **DECODED,
     **{name: DRAWN[name] for name in ("page is turned", "cropped", "four inks", "a form", "half seen through")},
     **{name: DRAWN[name] for name in ("soft mask", "another gray", "hidden", "a stencil")},
     "an intent": with_an_intent,
@@ -35,7 +44,7 @@ SHOWN: dict[str, Callable[[], Sheet]] = {
 
 
 def among_others(sheet: Sheet) -> Sheet:
-    """The second of three pages."""
+    """Make it the second of three pages."""
     sheet.document.new_page(0).insert_text((72, 72), "before it")
     sheet.document.new_page().insert_text((72, 72), "behind it")
     return sheet
@@ -47,7 +56,7 @@ def cut(whole: Path, pages: str = "2") -> Path | None:
 
 
 @pytest.mark.parametrize("name", SHOWN)
-def test_a_page_shows_the_same_pixels_in_its_document_and_in_a_slice(name: str, tmp_path: Path) -> None:
+def test_a_page_has_the_same_pixels_in_its_document_and_in_a_slice(name: str, tmp_path: Path) -> None:
     whole = written(among_others(SHOWN[name]()), tmp_path / "whole.pdf")
 
     alone = cut(whole)
@@ -91,7 +100,7 @@ def test_an_encrypted_file_without_a_password_is_sliced(tmp_path: Path) -> None:
         assert part.picture(1) == book.picture(2)
 
 
-def test_what_cannot_be_told_from_its_page_alone_is_not_cut(tmp_path: Path) -> None:
+def test_files_whose_pages_depend_on_more_are_not_sliced(tmp_path: Path) -> None:
     noted = written(among_others(with_a_note()), tmp_path / "noted.pdf")
     broken = written(among_others(gray()), tmp_path / "broken.pdf")
     broken.write_bytes(broken.read_bytes().replace(b"startxref", b"startyref"))
