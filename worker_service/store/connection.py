@@ -59,10 +59,7 @@ def connect(path: Path, *, is_durable: bool = True, on_long_wait: OnLongWait | N
 
 @cache
 def _raise_heap_threshold() -> None:
-    """Make glibc keep freed memory, by allocating and freeing one block.
-
-    Returning it to the kernel took six sevenths of a claim's time.
-    """
+    # Makes glibc keep freed memory. Returning it to the kernel took six sevenths of a claim's time.
     block = bytes(16 * 1024 * 1024)
     del block
 
@@ -119,7 +116,7 @@ def create(path: Path, on_long_wait: OnLongWait | None = None) -> apsw.Connectio
 
 
 def set_wal_mode(connection: apsw.Connection, path: Path) -> None:
-    """Retry here, because SQLite does not call the busy handler for this statement."""
+    # Retry here, because SQLite does not call the busy handler for this statement.
     deadline = time.monotonic() + BUSY_SECONDS
     while True:
         try:
@@ -180,7 +177,7 @@ def newer_schema_error(path: Path, version: int) -> SchemaMismatch:
 
 
 class BusyHandler:
-    """Retries every millisecond; SQLite's own handler sleeps up to 100 ms."""
+    # Retries every millisecond; SQLite's own handler sleeps up to 100 ms.
 
     def __init__(self, path: Path, on_long_wait: OnLongWait | None = None) -> None:
         self._path = path

@@ -157,7 +157,7 @@ class Database:
             raise_translated(error, self.path)
 
     def transaction(self) -> Transaction:
-        """Take the write lock at once: SQLite refuses to upgrade a read transaction without waiting."""
+        # Takes the write lock at once: SQLite refuses to upgrade a read transaction without waiting.
         return Transaction(lambda: self.writer, self.path, self.write_options.pauses, self._before_commit)
 
     def relaxed_durability(self) -> Database:
@@ -199,7 +199,7 @@ class Database:
 
 
 class _RelaxedDatabase(Database):
-    """Shares the connections of `durable`: other commits would wake up the main loop and drop SQLite's page caches."""
+    # Shares the connections of `durable`: other commits would wake up the main loop and drop SQLite's page caches.
 
     def __init__(self, durable: Database) -> None:
         super().__init__(durable.path, durable.statements, durable.clock, writing=durable.write_options)
@@ -272,7 +272,7 @@ def chunks(items: Sequence[T], size: int) -> Iterator[list[T]]:
 
 
 class Transaction:
-    """A class instead of a `contextmanager`, whose generator would slow down every claim."""
+    # A class instead of a `contextmanager`, whose generator would slow down every claim.
 
     def __init__(
         self,

@@ -38,14 +38,12 @@ if TYPE_CHECKING:
 
 _DOCUMENTS_AT_ONCE = 50
 _FORGOTTEN_AT_ONCE = 500
-_RETRY_AFTER = timedelta(hours=1)
-"""Minimum time between a failed job and the next."""
+_PAUSE_AFTER_FAILED_JOB = timedelta(hours=1)
 _FLOAT_ROWS_AT_ONCE = 8192
 _RESCORED = 300
 """Number of passages compared by their windows' vectors, after all were compared by their mean."""
 SIMILAR_MOST = 100
-_SIMILAR_SHARE = 0.6
-"""Minimum similarity of a passage, as a share of the best one's."""
+_SIMILARITY_LEAST_AS_SHARE_OF_BEST = 0.6
 _FEEDBACK_PAGES, _FEEDBACK_SHARE = 3, 0.5
 """The query's vector is moved towards the pages that fit best by words. Chosen on half of the Cranfield questions."""
 
@@ -57,7 +55,7 @@ class PassageEmbeddings(StorePart):
         return bool(self._db.read("documents_to_embed", model=model, most=1))
 
     def is_job_due(self) -> bool:
-        return not self._db.read("embedding_job", failed_after=as_text(self._db.clock() - _RETRY_AFTER))
+        return not self._db.read("embedding_job", failed_after=as_text(self._db.clock() - _PAUSE_AFTER_FAILED_JOB))
 
     def answer(self, lease: Lease, question: DocumentsToEmbed | PagesToEmbed | KnownVectors) -> QuestionAnswer:
         may_ask = bool(self._db.read("is_embedding_job", **lease._asdict()))
@@ -126,7 +124,7 @@ class PassageEmbeddings(StorePart):
             best_window = int(scores.argmax())
             scored.append((float(scores[best_window]), passage_id, middle_word(best_window, len(scores))))
         scored.sort(reverse=True)
-        score_least = _SIMILAR_SHARE * max((score for score, *_ in scored), default=0.0)
+        score_least = _SIMILARITY_LEAST_AS_SHARE_OF_BEST * max((score for score, *_ in scored), default=0.0)
         places = [place for score, *place in scored[:SIMILAR_MOST] if score >= score_least]
         return self._db.read("matches_of", places=json.dumps(places), **filters)
 

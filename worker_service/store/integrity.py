@@ -28,11 +28,9 @@ _FREE_BYTES_WARN = 256 * 1024 * 1024
 _WITHOUT_WAL_RESET_BUG = ((3, 51, 3), (3, 50, 7), (3, 44, 6))
 
 _INDEXED_AT_ONCE = 200
-"""Pages per transaction, which then takes about 0.25 s."""
+# A transaction of these pages takes about 0.25 s.
 
-SENTENCES_MOST = 20
-"""Maximum number of findings per rule of the audit."""
-
+FINDINGS_PER_RULE_MAX = 20
 FAULTS_MOST = 5
 
 
@@ -116,7 +114,7 @@ class Integrity(StorePart):
             indexed, last = indexed + len(rows), rows[-1][0]
 
     def audit(self) -> Sequence[BrokenPromise]:
-        values = {"most": SENTENCES_MOST, "requeues_max": REQUEUES_MAX}
+        values = {"most": FINDINGS_PER_RULE_MAX, "requeues_max": REQUEUES_MAX}
         rules = [name for name in self._db.statements if name.startswith("history_")]
         return [BrokenPromise(*row) for rule in rules for row in self._db.read(rule, **values)]
 

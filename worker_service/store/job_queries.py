@@ -101,7 +101,6 @@ class JobQueries(StorePart):
         return [job_id for (job_id,) in self._db.read("failing_jobs", owner=owner, code=code, ids=chosen)]
 
     def failed_beside(self, ids: Sequence[int]) -> Sequence[int]:
-        """Return these jobs and the other failed jobs of their documents."""
         return [job_id for (job_id,) in self._db.read("failed_beside", ids=json.dumps(list(ids)))]
 
     def count_failures(self, owner: str | None) -> Mapping[str, int]:

@@ -79,11 +79,9 @@ class OverviewQueries(StorePart):
         return [ErrorCount(*row) for row in self._db.read("errors", since=since, codes=codes, owner=owner)]
 
     def documents_in_line(self, owner: str | None, *, most: int) -> Sequence[int]:
-        """Return documents whose reading has not begun, oldest first, with some of each owner."""
         return [document_id for (document_id,) in self._db.read("documents_in_line", owner=owner, most=most)]
 
     def ready_by_type(self, owner: str | None, *, most: int) -> Mapping[str, int]:
-        """Return the number of jobs that could start by type, counted up to `most`."""
         return dict(self._db.read("ready_by_type", owner=owner, most=most))
 
     def source_rests(self) -> Sequence[SourceRest]:

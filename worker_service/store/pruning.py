@@ -8,12 +8,9 @@ from worker_service.store.database import StorePart, chunks
 
 UNDO_DAYS = 7
 
-_RUNS_DAYS = 62
-"""Retention of a schedule's runs, whose period is at most a month."""
-
-_HOURS_DAYS = 31
-"""Retention of hourly statistics."""
-
+# The period of a schedule is at most a month.
+_SCHEDULE_RUNS_RETENTION_DAYS = 62
+_HOURLY_STATISTICS_RETENTION_DAYS = 31
 _ROWS_PER_TRANSACTION = 500
 
 
@@ -25,11 +22,11 @@ class Pruning(StorePart):
             with self._db.transaction():
                 for job_id in chunk:
                     self._db.write("prune", job_id=job_id)
-        for statement, days in (("forget_action_items", UNDO_DAYS), ("forget_runs", _RUNS_DAYS)):
+        for statement, days in (("forget_action_items", UNDO_DAYS), ("forget_runs", _SCHEDULE_RUNS_RETENTION_DAYS)):
             self._delete_before(statement, days)
         with self._db.transaction():
             self._db.write("forget_old_actions", before=self._before(UNDO_DAYS))
-            self._db.write("forget_hours", before=self._before(_HOURS_DAYS)[:13])
+            self._db.write("forget_hours", before=self._before(_HOURLY_STATISTICS_RETENTION_DAYS)[:13])
         return len(job_ids)
 
     def prune_logs(self, before: datetime, *, most: int = 1000) -> int:

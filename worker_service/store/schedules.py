@@ -20,10 +20,8 @@ from worker_service.store.job_control import add_action_item, begin_action
 
 Work = NewJob | BatchOfJobs
 
-_ONCE = "once:"
-"""Prefix of the keys of `enqueue_once` where schedules have their name."""
-_NOW = "now "
-"""Prefix of the slot of a run that a user started."""
+_ENQUEUE_ONCE_KEY_PREFIX = "once:"
+_USER_RUN_SLOT_PREFIX = "now "
 
 
 class _Change(Struct, frozen=True):
@@ -95,11 +93,11 @@ class Schedules(StorePart):
     def run_now(self, schedule: str, work: Work) -> StartedWork | None:
         with self._db.transaction():
             # Use a separate slot, so that none of the plan's slots is taken.
-            return self._start(schedule, f"{_NOW}{self._db.now()}", work)
+            return self._start(schedule, f"{_USER_RUN_SLOT_PREFIX}{self._db.now()}", work)
 
     def enqueue_once(self, key: str, period: str, job: NewJob) -> Enqueued:
         """Insert a job unless one was inserted with this key in this period, whatever its status."""
-        slot = {"schedule": f"{_ONCE}{key}", "slot": period}
+        slot = {"schedule": f"{_ENQUEUE_ONCE_KEY_PREFIX}{key}", "slot": period}
         with self._db.transaction():
             for (job_id,) in self._db.write("job_of_slot", **slot):
                 return Enqueued(job_id, existing=True)
@@ -111,7 +109,7 @@ class Schedules(StorePart):
 
     def last_run(self, schedule: str) -> ScheduleRun | None:
         for slot, at, job_id, batch_id in self._db.read("last_run", schedule=schedule):
-            return ScheduleRun(None if slot.startswith(_NOW) else slot, at, job_id, batch_id)
+            return ScheduleRun(None if slot.startswith(_USER_RUN_SLOT_PREFIX) else slot, at, job_id, batch_id)
         return None
 
     def _advance(self, schedule: str, plan: str, until: datetime, missed: str, owner: str) -> bool:

@@ -62,17 +62,13 @@ _SNIPPET_CHARACTERS_BEFORE_DIVIDED_WORD, _SNIPPET_CHARACTERS_AFTER_DIVIDED_WORD 
 
 
 class ChosenTerms(Struct, frozen=True):
-    query: str
-    """FTS5 query for any of the terms."""
+    query_for_any: str
     pages_with: Mapping[Term, int]
-    lacking: Sequence[str]
-    """Words of the query that are on no page."""
+    words_on_no_page: Sequence[str]
     stem: Stem
 
 
 class Match(NamedTuple):
-    """A page that matches a query."""
-
     result_id: int
     document_id: int
     number: int
@@ -89,7 +85,6 @@ class MatchGroup(Struct):
 
     document_id: int
     query: str
-    """The FTS5 query that found the pages."""
     missing: Mapping[int, Sequence[str]]
     """Missing words by `result_id`, where known; empty for a page with all words."""
     has_all: bool
@@ -143,10 +138,13 @@ class PageSearch(StorePart):
     ) -> tuple[dict[int, MatchGroup], bool]:
         terms = self._choose_terms(operands)
         matches, is_partial = self._matches(
-            terms.query, request, ranked_most=PAGES_WITH_SOME_WORDS_RANKED_MAX, most=PAGES_WITH_SOME_WORDS_LISTED_MAX
+            terms.query_for_any,
+            request,
+            ranked_most=PAGES_WITH_SOME_WORDS_RANKED_MAX,
+            most=PAGES_WITH_SOME_WORDS_LISTED_MAX,
         )
         ranked, missing = self._rank(matches, terms)
-        groups = _group(self._with_similar(ranked, find_meaning(), request), terms.query, missing)
+        groups = _group(self._with_similar(ranked, find_meaning(), request), terms.query_for_any, missing)
         with_words = {match.document_id for match in ranked}
         for document_id, group in groups.items():
             group.is_similar = document_id not in with_words
@@ -221,7 +219,7 @@ class PageSearch(StorePart):
         # The last id stands for the number of stored pages: it is at least as high, and is faster to find.
         [(last_id,)] = self._db.read("last_result")
         ranked = rank_pages(texts, terms.pages_with, last_id or 0, terms.stem)
-        missing = {page: (*words, *terms.lacking) for page, words in ranked.items()}
+        missing = {page: (*words, *terms.words_on_no_page) for page, words in ranked.items()}
         # `rank_pages` returns the best page first.
         positions = {page: position for position, page in enumerate(ranked)}
         return sorted(matches, key=lambda match: positions.get(match.result_id, RERANKED_PAGES_MAX)), missing
@@ -229,7 +227,6 @@ class PageSearch(StorePart):
     def _with_similar(
         self, matches: Sequence[Match], meaning: Meaning | None, request: SearchRequest
     ) -> Sequence[Match]:
-        """Merge pages found by words with pages of similar meaning."""
         if meaning is None:
             return matches
         values = {**_filters(request), "document_id": request.document_id}
@@ -288,7 +285,7 @@ class PageSearch(StorePart):
         rows = self._db.read("marked_pages", **values, query=_fts_query(query))
         if not rows and (operands := plain_operands(query)):
             # No page has all words, so mark some of them, as the search does.
-            rows = self._db.read("marked_pages", **values, query=self._choose_terms(operands).query)
+            rows = self._db.read("marked_pages", **values, query=self._choose_terms(operands).query_for_any)
         for number, marked, divided in rows:
             text, ranges = _ranges_between(marked, begin, end)
             yield number, sorted([*ranges, *_divided_matches(text, divided, begin)])
