@@ -192,20 +192,20 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="./run chaos --cluster")
     parser.add_argument("--minutes", type=float, default=5.0)
     parser.add_argument("--seed", type=int, default=random.randrange(1000))
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="pagemill-chaos-", ignore_cleanup_errors=True) as place:
         (Path(place) / "ray").mkdir()
         (Path(place) / "head").mkdir()
         lab = made_lab(NetworkLab, Path(place) / "ray", slots=2)
         cluster = ClusterSystem(lab, System(Path(place) / "head"))
         try:
-            storm = ClusterStorm(cluster, lab, given.seed)
-            storm.run(60 * given.minutes)
+            storm = ClusterStorm(cluster, lab, arguments.seed)
+            storm.run(60 * arguments.minutes)
             faults = list(storm.faults())
         finally:
             cluster.system.close()
             lab.close()
-    print(f"seed {given.seed}\n{storm.summary()}")
+    print(f"seed {arguments.seed}\n{storm.summary()}")
     print("\n".join(faults) or "no fault was found")
     return 1 if faults else 0
 

@@ -43,8 +43,9 @@ def cluster(lab: NetworkLab, tmp_path: Path) -> Iterator[ClusterSystem]:
     made.system.close()
 
 
-def test_an_attempt_on_a_node_that_is_cut_off_runs_elsewhere_and_its_child_ends(
-    cluster: ClusterSystem, lab: NetworkLab
+@pytest.mark.parametrize("loses_power", [False, True])
+def test_an_attempt_on_a_machine_without_a_link_runs_elsewhere_and_its_child_ends(
+    cluster: ClusterSystem, lab: NetworkLab, loses_power: bool
 ) -> None:
     cluster.start()
     job = cluster.system.enqueue("sleep")
@@ -53,34 +54,19 @@ def test_an_attempt_on_a_node_that_is_cut_off_runs_elsewhere_and_its_child_ends(
     lab.cut(machine)
     begun = time.monotonic()
     try:
-        again = cluster.runs_again(job, begun)
+        if loses_power:
+            lab.kill(machine)
+        seconds = cluster.runs_again(job, begun)
         wait_until(lambda: not is_alive(pid), "its child has ended", seconds=CUT_OFF_SECONDS)
-        gone = time.monotonic() - begun
     finally:
         lab.heal(machine)
-    print(f"cut off: runs again after {again:.1f} s, child gone after {gone:.1f} s")
+    if loses_power:
+        lab.start_nodes(machine)
+    print(f"{loses_power=}: runs again after {seconds:.1f} s, child gone after {time.monotonic() - begun:.1f} s")
 
-    assert again < LOST_SECONDS + 6
+    assert seconds < LOST_SECONDS + 6
     assert (cluster.system.outcomes(job), cluster.system.job(job).retry_count) == (["requeued", None], 0)
     assert cluster.system.store.history.attempts(job)[1].node != machine
-    cluster.wait_for_nodes()
-
-
-def test_an_attempt_on_a_machine_that_loses_its_power_runs_elsewhere(cluster: ClusterSystem, lab: NetworkLab) -> None:
-    cluster.start()
-    job = cluster.system.enqueue("sleep")
-    _, machine = cluster.runs(job)
-
-    lab.cut(machine)
-    begun = time.monotonic()
-    lab.kill(machine)
-    again = cluster.runs_again(job, begun)
-    lab.heal(machine)
-    lab.start_nodes(machine)
-    print(f"power failure: runs again after {again:.1f} s")
-
-    assert again < LOST_SECONDS + 6
-    assert cluster.system.job(job).retry_count == 0
     cluster.wait_for_nodes()
 
 

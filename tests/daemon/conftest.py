@@ -79,8 +79,8 @@ def context_in(
     own: Identity = Identity("w1", "h", "boot-1", 1),  # noqa: B008  frozen
     **settings: object,
 ) -> DaemonContext:
-    given = {"database": place / "pagemill.db", "workspace": place / "workspace", **settings}
-    environ = {"HOME": str(place), **{f"WORKER_{name.upper()}": str(value) for name, value in given.items()}}
+    values = {"database": place / "pagemill.db", "workspace": place / "workspace", **settings}
+    environ = {"HOME": str(place), **{f"WORKER_{name.upper()}": str(value) for name, value in values.items()}}
     settled = load_settings(environ=environ, directory=place)
     slots = Slots({"cpu": 8, "io": 4}) if slots is None else slots
     return DaemonContext(settled, own, log, store, store, slots, clock, monotonic)

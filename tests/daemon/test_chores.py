@@ -58,13 +58,13 @@ def test_old_jobs_and_log_lines_are_pruned_at_their_age_and_logged_once(
 
 
 def test_a_full_disk_is_reported_once(store: Store, tmp_path: Path, log: Any) -> None:
-    said: list[bool] = []
-    full = DiskSpace(context_in(tmp_path, store, log, workspace=tmp_path), said.append, free_bytes_least=1 << 60)
+    calls: list[bool] = []
+    full = DiskSpace(context_in(tmp_path, store, log, workspace=tmp_path), calls.append, free_bytes_least=1 << 60)
 
     full.run()
     full.run()
 
-    assert said == [True]
+    assert calls == [True]
     assert log.events == ["disk.filled"]
 
 

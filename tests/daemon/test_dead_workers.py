@@ -123,7 +123,7 @@ def test_jobs_of_a_worker_whose_lock_is_free_are_requeued_at_once(
 def test_a_worker_that_holds_its_lock_and_beats_keeps_its_jobs(
     recovery: Recovery, store: Store, database: Path, monotonic: ManualClock, clock: MovableClock, job: int
 ) -> None:
-    # Its pid is ours, so it is there.
+    # The pid of this process, so the daemon counts as running.
     store.leases.requeue("w1")
     store.workers.register(_here("w1", os.getpid()))
     store.leases.claim("w1", 1)
@@ -238,7 +238,7 @@ def test_recovery_never_kills_a_daemon_process(
 def test_processes_that_outlive_their_daemon_are_killed_before_its_jobs_are_requeued(
     recovery: Recovery, store: Store, monotonic: ManualClock, job: int, holder: subprocess.Popen[bytes]
 ) -> None:
-    # pid 4242 of the fixture's worker may be anybody's: one that was is not.
+    # The pid of a process that has ended: the fixture's pid 4242 may be in use.
     gone = subprocess.Popen(["true"])
     gone.wait()
     store.leases.requeue("w1")

@@ -27,7 +27,7 @@ from worker_service.store.store import Store
 def session(store: Store, database: Path, clock: Clock = lambda: START) -> Session:
     folder = database.parent
     settings = load_settings({"database": str(database)}, environ={"HOME": str(folder)}, directory=folder)
-    return Session(store, settings, "somebody", clock)
+    return Session(store, settings, "ann", clock)
 
 
 def worker(state: str = "alive") -> CheckedWorker:
@@ -76,7 +76,7 @@ def test_health_levels(
 
 def test_states_of_a_worker(store: Store, database: Path, clock: MovableClock) -> None:
     def state() -> list[str]:
-        return [one.state for one in Overview(session(store, database, clock)).workers]
+        return [worker.state for worker in Overview(session(store, database, clock)).workers]
 
     here = replace(new_worker("w1"), host=own_host(), boot_id=boot_id(), pid=os.getpid())
     store.workers.register(here)

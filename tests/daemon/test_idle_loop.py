@@ -44,12 +44,12 @@ def loop(tmp_path: Path, database: Path, log: Any) -> Iterator[Loop]:
         watch = store.watch()
         stack.callback(watch.close)
         outcomes = OutcomeWriter(context, Publisher(tmp_path / "workspace", tmp_path / "staging"))
-        made = Loop(context, fork_server, {}, outcomes, heartbeat, watch, signals, Notifier({}))
+        loop = Loop(context, fork_server, {}, outcomes, heartbeat, watch, signals, Notifier({}))
         # After the watch: its hint makes the loop look again while it waits.
         store.workers.register(own_worker(context, []))
         heartbeat.start()
         stack.callback(heartbeat.close)
-        yield made
+        yield loop
 
 
 def test_the_loop_survives_a_database_error_while_it_waits(
@@ -66,7 +66,7 @@ def test_the_loop_survives_a_database_error_while_it_waits(
         finally:
             is_waiting.pop()
 
-    def look() -> int:
+    def read_change_counter() -> int:
         if is_waiting and not failed:
             failed.append(True)
             raise StoreError("the disk does not answer")
@@ -74,10 +74,10 @@ def test_the_loop_survives_a_database_error_while_it_waits(
         return store.database.change_counter()
 
     monkeypatch.setattr(Loop, "_wait", wait_with_a_hint)
-    monkeypatch.setattr(loop.watch, "_change_counter", look)
+    monkeypatch.setattr(loop.watch, "_change_counter", read_change_counter)
 
     assert loop.run() == 0
     assert failed
-    assert [one for one in log.events if one in (events.STORE_UNAVAILABLE, events.DAEMON_FAILED)] == [
+    assert [event for event in log.events if event in (events.STORE_UNAVAILABLE, events.DAEMON_FAILED)] == [
         events.STORE_UNAVAILABLE
     ]

@@ -42,7 +42,7 @@ def test_p5_only_files_of_attempts_that_did_not_complete_are_deleted(
     store.leases.complete(completed.lease)
     store.leases.release(released.lease)
     store.leases.complete(gone.lease)
-    kept = [
+    used = [
         publish(f"{completed.job.id}-1"),
         publish(f"{open_.job.id}-1"),
         publish(f"{gone.job.id}-1"),
@@ -54,7 +54,7 @@ def test_p5_only_files_of_attempts_that_did_not_complete_are_deleted(
     sweep_objects(context_in(tmp_path, store, log, workspace=tmp_path))
 
     assert [folder.exists() for folder in left] == [False]
-    assert all((folder / "page.txt").exists() for folder in kept)
+    assert all((folder / "page.txt").exists() for folder in used)
 
 
 def test_files_of_a_removed_document_are_deleted_unless_another_document_shares_them(

@@ -1,4 +1,4 @@
-"""Outcomes are written together, and each ends its own job only."""
+"""Outcomes: what is written, together and retried, and published files."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ def done(attempt: Attempt) -> Ended:
 
 
 def pages_of(store: Store, attempt: Attempt) -> list[int]:
-    return [one.number for one in store.attempts.answer(attempt.lease, DocumentPages(1, 100)).pages]
+    return [page.number for page in store.attempts.answer(attempt.lease, DocumentPages(1, 100)).pages]
 
 
 def refuse(*_: object) -> None:
@@ -202,7 +202,7 @@ def test_a_checkpoint_with_only_a_state_is_superseded_by_the_next(
     attempt = make_attempt()
     daemon.apply(attempt, checkpoint("[1]"), checkpoint("[2]", NewJob("leaf")), checkpoint("[3]"), checkpoint("[4]"))
 
-    assert [said.state for said in attempt.unwritten if isinstance(said, Checkpointed)] == ["[2]", "[4]"]
+    assert [report.state for report in attempt.unwritten if isinstance(report, Checkpointed)] == ["[2]", "[4]"]
     daemon.turn()
     assert daemon.store.attempts.checkpoint_of(attempt.job.id) == "[4]"
     assert (len(attempt.unwritten), attempt.unwritten_bytes) == (0, 0)
@@ -256,7 +256,7 @@ def test_a_question_that_cannot_be_answered_is_refused_after_some_seconds(
     daemon.turn()
 
     assert [(answer, code) for _, answer, code in daemon.answers] == [(None, "ASK_FAILED")]
-    assert [type(said) for said in attempt.unwritten] == [PagesRead]
+    assert [type(report) for report in attempt.unwritten] == [PagesRead]
 
 
 @pytest.mark.parametrize("make_event", [page(1), checkpoint("[1]")], ids=["page", "checkpoint"])
@@ -341,9 +341,9 @@ def test_a_file_deleted_from_the_workspace_is_left_out_of_answers(
 ) -> None:
     first, attempt = make_reading_attempt(), make_reading_attempt()
     files = [NewFile(name, f"objects/1-1/{name}", "", 4, "c1") for name in ("there.pdf", "gone.pdf")]
-    there = tmp_path / "workspace/objects/1-1/there.pdf"
-    there.parent.mkdir(parents=True)
-    there.write_text("text")
+    existing = tmp_path / "workspace/objects/1-1/there.pdf"
+    existing.parent.mkdir(parents=True)
+    existing.write_text("text")
     daemon.store.leases.complete_many([Completion(first.lease, files=files)])
 
     daemon.apply(attempt, question("SameContent", '{"sha256":"c1"}'))
@@ -357,12 +357,12 @@ def test_a_file_deleted_from_the_workspace_is_left_out_of_answers(
 def test_a_crawled_item_whose_copy_was_deleted_has_no_revision(
     daemon: ReportingDaemon, make_reading_attempt: MakeAttempt, make_attempt: MakeAttempt, tmp_path: Path
 ) -> None:
-    for one in (make_reading_attempt(), make_reading_attempt()):
-        copy = NewFile("a.pdf", f"objects/{one.job.id}-1/a.pdf", "original", 4, "ab")
-        daemon.store.leases.complete_many([Completion(one.lease, files=[copy], publishes=True)])
-    there = tmp_path / "workspace/objects/1-1/a.pdf"
-    there.parent.mkdir(parents=True)
-    there.write_text("text")
+    for attempt in (make_reading_attempt(), make_reading_attempt()):
+        copy = NewFile("a.pdf", f"objects/{attempt.job.id}-1/a.pdf", "original", 4, "ab")
+        daemon.store.leases.complete_many([Completion(attempt.lease, files=[copy], publishes=True)])
+    existing = tmp_path / "workspace/objects/1-1/a.pdf"
+    existing.parent.mkdir(parents=True)
+    existing.write_text("text")
     items = [CrawlItem(id, kind="file", revision="r1") for id in ("/0.pdf", "/1.pdf", "/2.pdf")]
 
     crawler = make_attempt()

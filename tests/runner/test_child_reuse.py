@@ -24,8 +24,8 @@ REUSED = ("tests.saboteurs.reused:handlers",)
 @pytest.fixture(scope="module")
 def shared_client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolClient]:
     place = tmp_path_factory.mktemp("fork-server")
-    with opened_client(place, extra_handlers=REUSED, slots={"cpu": 1}, wait_seconds=PATIENCE_SECONDS) as made:
-        yield made
+    with opened_client(place, extra_handlers=REUSED, slots={"cpu": 1}, wait_seconds=PATIENCE_SECONDS) as client:
+        yield client
 
 
 @pytest.fixture
@@ -38,8 +38,8 @@ def client(client: PoolClient) -> Iterator[PoolClient]:
 
 @pytest.fixture(scope="module")
 def shared_returning_client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolClient]:
-    with opened_client(tmp_path_factory.mktemp("returning_client"), extra_handlers=REUSED, slots={"cpu": 1}) as made:
-        yield made
+    with opened_client(tmp_path_factory.mktemp("returning"), extra_handlers=REUSED, slots={"cpu": 1}) as client:
+        yield client
 
 
 @pytest.fixture
@@ -52,8 +52,8 @@ def returning_client(shared_returning_client: PoolClient) -> Iterator[PoolClient
 @pytest.fixture(scope="module")
 def two_slots(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolClient]:
     place = tmp_path_factory.mktemp("two-slots")
-    with opened_client(place, extra_handlers=REUSED, slots={"cpu": 2}, wait_seconds=PATIENCE_SECONDS) as made:
-        yield made
+    with opened_client(place, extra_handlers=REUSED, slots={"cpu": 2}, wait_seconds=PATIENCE_SECONDS) as client:
+        yield client
 
 
 def request(how: str) -> str:

@@ -107,21 +107,21 @@ def test_attempts_with_the_same_key_share_a_keep_directory(client: PoolClient) -
     assert results == ['"x"', '"xx"', '"x"', '"x"']
 
 
-@pytest.mark.parametrize("given", ["strict", "off"])
+@pytest.mark.parametrize("setting", ["strict", "off"])
 def test_a_link_in_place_of_the_staging_directory_publishes_nothing(
-    make_client: MakeClient, tmp_path: Path, given: str
+    make_client: MakeClient, tmp_path: Path, setting: str
 ) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "canary").write_text("the daemon's")
 
-    client = make_client(sandbox=given)
+    client = make_client(sandbox=setting)
     ended = client.run("exchanges_its_staging", json.dumps({"path": str(outside)}))
 
     # In a sandbox the link is refused; without one its file is not found in the directory that the fork server made.
-    assert (ended.how, ended.published) == (How.RETRYABLE if given == "strict" else How.GARBLED, [])
+    assert (ended.how, ended.published) == (How.RETRYABLE if setting == "strict" else How.GARBLED, [])
     assert (outside / "canary").read_text() == "the daemon's"
-    assert (level_of(client, ended.job_id) == "off") is (given == "off")
+    assert (level_of(client, ended.job_id) == "off") is (setting == "off")
 
 
 def test_a_link_in_place_of_a_keep_directory_is_not_followed(make_client: MakeClient, tmp_path: Path) -> None:
@@ -196,9 +196,9 @@ def _attributes_of(path: Path) -> object:
 
 @needs_landlock
 @needs_filter
-@pytest.mark.parametrize("given", ["strict", "off"])
+@pytest.mark.parametrize("setting", ["strict", "off"])
 def test_a_child_cannot_change_mode_owner_time_or_attributes_of_files(
-    make_client: MakeClient, tmp_path: Path, given: str
+    make_client: MakeClient, tmp_path: Path, setting: str
 ) -> None:
     unreadable, readable = tmp_path / "pagemill.db", tmp_path / "report.pdf"
     for file in (unreadable, readable):
@@ -207,13 +207,13 @@ def test_a_child_cannot_change_mode_owner_time_or_attributes_of_files(
             os.setxattr(file, f"user.{number}", b"x")
     before = [_attributes_of(unreadable), _attributes_of(readable)]
 
-    client = make_client(sandbox=given)
+    client = make_client(sandbox=setting)
     result = client.run("changes_modes", json.dumps({"path": str(unreadable)}), inputs={"original": readable}).result
 
     after = [_attributes_of(unreadable), _attributes_of(readable)]
-    assert (after == before) is (given == "strict")
+    assert (after == before) is (setting == "strict")
     # Without a sandbox it does all of that: these are the calls.
-    assert (result == '["600", 1]') is (given == "strict")
+    assert (result == '["600", 1]') is (setting == "strict")
 
 
 @needs_landlock

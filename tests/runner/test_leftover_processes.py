@@ -1,4 +1,4 @@
-"""No process of an attempt outlives it, whatever it did to hide, and whoever died."""
+"""No process of an attempt outlives it, even if it hides or the fork server dies."""
 
 from __future__ import annotations
 
