@@ -56,7 +56,7 @@ class ProbeResult(Struct, frozen=True):
         return self.threads == 1 and not self.failure
 
 
-def load_handlers(begin: Begin, control: int) -> dict[str, LoadedHandler]:
+def load_handlers(begin: Begin, control_fd: int) -> dict[str, LoadedHandler]:
     tables: Tables = {"commands": begin.commands}
     entry_points = registry.find(begin.extra_handlers, [] if begin.is_without_installed else None)
     if begin.handlers_dir is not None:
@@ -65,9 +65,8 @@ def load_handlers(begin: Begin, control: int) -> dict[str, LoadedHandler]:
     must_probe_all = begin.tries_all or bool(begin.types)
     unprobed = [] if must_probe_all else [found for found in entry_points if found.distribution == SHIPPED]
     results = _import_shipped(unprobed, tables, seconds=begin.import_seconds * _SHARED_FRACTION)
-    results |= _probe_all(
-        [found for found in entry_points if found not in results], tables, begin.import_seconds, control
-    )
+    probed = [found for found in entry_points if found not in results]
+    results |= _probe_all(probed, tables, begin.import_seconds, control_fd)
     loaded: dict[str, LoadedHandler] = {}
     claims: list[tuple[str, EntryPoint]] = []
     for entry_point in entry_points:
@@ -189,18 +188,18 @@ def _import_shipped(
 
 
 def _probe_all(
-    entry_points: Sequence[EntryPoint], tables: Tables, seconds: float, control: int
+    entry_points: Sequence[EntryPoint], tables: Tables, seconds: float, control_fd: int
 ) -> dict[EntryPoint, ProbeResult]:
     sound: dict[EntryPoint, ProbeResult] = {}
     if len(entry_points) > 1:
-        results = _run_probes([entry_points], tables, seconds * _SHARED_FRACTION, control)
+        results = _run_probes([entry_points], tables, seconds * _SHARED_FRACTION, control_fd)
         sound = {entry_point: result for entry_point, result in results.items() if result.is_sound}
     others = [[entry_point] for entry_point in entry_points if entry_point not in sound]
-    return sound | _run_probes(others, tables, seconds, control)
+    return sound | _run_probes(others, tables, seconds, control_fd)
 
 
 def _run_probes(
-    groups: Sequence[Sequence[EntryPoint]], tables: Tables, seconds: float, control: int
+    groups: Sequence[Sequence[EntryPoint]], tables: Tables, seconds: float, control_fd: int
 ) -> dict[EntryPoint, ProbeResult]:
     probes = [_Probe(group, tables) for group in groups]
     running = {probe.pipe: probe for probe in probes}
@@ -208,12 +207,12 @@ def _run_probes(
     for pipe in running:
         poll.register(pipe, select.POLLIN)
     # An event mask of 0 still reports a hang-up.
-    poll.register(control, 0)
+    poll.register(control_fd, 0)
     deadline = time.monotonic() + seconds
     has_daemon = True
     while running and has_daemon and (left := deadline - time.monotonic()) > 0:
         for descriptor, _ in poll.poll(left * 1000):
-            if descriptor == control:
+            if descriptor == control_fd:
                 has_daemon = False
             elif running[descriptor].is_complete():
                 poll.unregister(descriptor)

@@ -1,8 +1,4 @@
-"""The messages between daemon, fork server and children, and between daemon and Ray driver. `protocol.py` encodes them.
-
-The daemon sends `Begin`, then a `Launch` for each attempt. The fork server sends `Hello`, then passes on what each
-child reports, and ends each attempt with an `AttemptOver`.
-"""
+"""The messages between daemon, fork server and children, and between daemon and Ray driver."""
 
 from __future__ import annotations
 

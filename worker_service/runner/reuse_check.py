@@ -1,7 +1,4 @@
-"""Check whether an attempt left its child process unchanged, so that it can run another one.
-
-Runs in the child, before and after each attempt of a handler that declares `reuse`.
-"""
+"""Check, in a child, whether an attempt left the process unchanged, so that it can run another one."""
 
 from __future__ import annotations
 
