@@ -68,7 +68,7 @@ def _fill(store: Store, directory: Path) -> None:
 
 def _tell(drive: DriveServer) -> None:
     media = drive.requests_for("media")
-    resumed = [one.begin for one in media if one.begin]
+    resumed = [request.begin for request in media if request.begin]
     left = drive.faults.armed()
     print(
         f"the Drive: {len(drive.log)} requests, {len(media)} for bytes; answered one with 503, reset one half way"

@@ -77,7 +77,7 @@ def commands_page() -> str:
     by_help: dict[str | None, tuple[str, click.Command]] = {}
     for line, command in commands():
         by_help.setdefault(command.help, (line, command))
-    sections = [_describe_command(*one) for one in by_help.values()]
+    sections = [_describe_command(line, command) for line, command in by_help.values()]
     return "\n\n".join([_similar_commands(), *sections])
 
 
@@ -95,15 +95,15 @@ def _describe_command(line: str, command: click.Command) -> str:
     parts = [f"{'#' * len(line.split())} {line}", f"```sh\n{examples}\n```"]
     parts += [" ".join(paragraph.split()) for paragraph in paragraphs]
     options = [
-        one
-        for one in command.params
-        if isinstance(one, click.Option) and not one.hidden and one.opts[-1] not in _COMMON_OPTIONS
+        option
+        for option in command.params
+        if isinstance(option, click.Option) and not option.hidden and option.opts[-1] not in _COMMON_OPTIONS
     ]
     for sentence, selectors in _SELECTORS.items():
-        if {one.opts[0] for one in options} >= selectors:
+        if {option.opts[0] for option in options} >= selectors:
             parts.append(sentence)
-            options = [one for one in options if one.opts[0] not in selectors]
-    rows = [_describe_option(one) for one in options]
+            options = [option for option in options if option.opts[0] not in selectors]
+    rows = [_describe_option(option) for option in options]
     if rows:
         parts.append("\n".join(["| option | |", "|---|---|", *rows]))
     return "\n\n".join(parts)
@@ -139,7 +139,7 @@ def job_types_page() -> str:
 def _shipped() -> list[Handler[Any]]:
     points = entry_points(group="worker_service.handlers")
     loaded = [point.load() for point in points if point.value.startswith("job_handlers.")]
-    several = [one if isinstance(one, tuple) else (one,) for one in loaded]
+    several = [provided if isinstance(provided, tuple) else (provided,) for provided in loaded]
     ours = [handler for handlers in several for handler in handlers if isinstance(handler, Handler)]
     return sorted(ours, key=lambda one: one.job_type)
 
@@ -159,7 +159,7 @@ def _describe_handler(handler: Handler[Any], *aliases: Handler[Any]) -> str:
         "with a network" if limits.network else "without a network",
     ]
     if aliases:
-        about += f"\n\nJobs of the earlier name {', '.join(f'`{one.job_type}`' for one in aliases)} run as well."
+        about += f"\n\nJobs of the earlier name {', '.join(f'`{alias.job_type}`' for alias in aliases)} run as well."
     if handler.credentials:
         uses.append(f"credentials {', '.join(f'`{name}`' for name in handler.credentials)}")
     rows = ["| key | | default | |", "|---|---|---|---|", *_describe_keys(handler.payload)]
@@ -180,7 +180,7 @@ def _describe_keys(payload: type[Any], prefix: str = "") -> Iterator[str]:
 
 
 def _kind(hint: Any) -> str:
-    kinds = [one for one in typing.get_args(hint) if one is not type(None)] if _is_union(hint) else [hint]
+    kinds = [kind for kind in typing.get_args(hint) if kind is not type(None)] if _is_union(hint) else [hint]
     if typing.get_origin(kinds[0]) is typing.Literal:
         return " or ".join(f"`{word}`" for word in typing.get_args(kinds[0]))
     plain = {str: "text", int: "number", float: "number", bool: "true or false"}
@@ -197,8 +197,8 @@ def _is_union(hint: Any) -> bool:
 def _notes(payload: type[Any]) -> dict[str, str]:
     """Return the attribute docstrings of a class and its bases."""
     found: dict[str, str] = {}
-    for one in reversed(payload.__mro__[: payload.__mro__.index(msgspec.Struct)]):
-        [body] = ast.parse(textwrap.dedent(inspect.getsource(one))).body
+    for ancestor in reversed(payload.__mro__[: payload.__mro__.index(msgspec.Struct)]):
+        [body] = ast.parse(textwrap.dedent(inspect.getsource(ancestor))).body
         assert isinstance(body, ast.ClassDef)
         for attribute, note in zip(body.body, body.body[1:], strict=False):
             if isinstance(attribute, ast.AnnAssign) and isinstance(attribute.target, ast.Name):

@@ -43,7 +43,8 @@ def test_prose_lines_are_at_most_120_characters() -> None:
     pages = [page for page in prose_pages() if page.name != "CHANGELOG.md" and page.parent.name != "benchmarks"]
     lines = [(page.name, line) for page in pages for line in outside_of_blocks(page)]
 
-    assert [one for one in lines if len(one[1]) > COLUMNS_MOST and not one[1].startswith("|")] == []
+    too_long = [(page, line) for page, line in lines if len(line) > COLUMNS_MOST and not line.startswith("|")]
+    assert too_long == []
 
 
 def test_the_readme_shows_the_measured_figures() -> None:

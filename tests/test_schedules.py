@@ -62,7 +62,7 @@ def test_schedules_are_parsed_and_shown(tmp_path: Path) -> None:
 
 
 def test_the_example_is_valid(tmp_path: Path) -> None:
-    assert [one.name for one in settings_of(EXAMPLE, tmp_path).schedule] == ["nightly", "reports of the week"]
+    assert [schedule.name for schedule in settings_of(EXAMPLE, tmp_path).schedule] == ["nightly", "reports of the week"]
 
 
 @pytest.mark.parametrize(

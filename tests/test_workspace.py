@@ -285,7 +285,7 @@ def test_hostile_names_become_safe_and_unique(shelf: Shelf) -> None:
     assert len({unicodedata.normalize("NFC", name.casefold()) for name in found}) == len(found)
     for name in found:
         assert ".." not in name.split("/")
-        assert all(unicodedata.category(one)[0] != "C" for one in name)
+        assert all(unicodedata.category(character)[0] != "C" for character in name)
         assert all(0 < len(part.encode()) <= 255 and part[0] not in ". " for part in name.split("/"))
     shelf.store.removal.remove_documents(ids, actor="ann")
     assert links_and_contents(shelf) == {}

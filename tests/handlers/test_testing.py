@@ -41,7 +41,7 @@ def test_an_installed_handler_is_run_by_its_job_type(tmp_path: Path) -> None:
 
 def test_lines_are_logged_and_printed_lines_and_the_traceback(tmp_path: Path) -> None:
     def named(name: str) -> Handler[Any]:
-        return next(one for one in handlers if one.job_type == name)
+        return next(handler for handler in handlers if handler.job_type == name)
 
     assert run_handler(named("prints"), directory=tmp_path).lines[:3] == ["logged", "printed", "wrong"]
     lines = run_handler(named("divides"), directory=tmp_path).lines
@@ -81,7 +81,7 @@ def test_answers_come_from_a_mapping_or_a_function(tmp_path: Path) -> None:
 
 
 def test_a_run_has_the_files_follow_ups_and_crawl_items(tmp_path: Path) -> None:
-    reads_a_document = next(one for one in handlers if one.job_type == "reads_a_document")
+    reads_a_document = next(handler for handler in handlers if handler.job_type == "reads_a_document")
 
     run = run_handler(reads_a_document, directory=tmp_path, document_id=7)
 

@@ -110,7 +110,7 @@ class Library:
                 pass
             read = session.library.documents(DocumentSelector(), most=100)
             published = passage_follower.stored_passages(
-                session, [one.id for one in read if one.current_generation is not None]
+                session, [document.id for document in read if document.current_generation is not None]
             )
         copy = apsw.Connection(str(self._copy))
         database = apsw.Connection(str(self._settings.database), flags=apsw.SQLITE_OPEN_READONLY)
@@ -119,7 +119,9 @@ class Library:
                 yield "the follower's copy is not what is published"
             if database.execute(_EMBEDDED).fetchall() != published:
                 yield "passages with vectors are not those that are published"
-            if database.execute("SELECT count(*) FROM passage_embedding").get != len({one[3] for one in published}):
+            if database.execute("SELECT count(*) FROM passage_embedding").get != len(
+                {passage[3] for passage in published}
+            ):
                 yield "vectors are there twice, or of no passage"
             indexed = {row[0] for row in database.execute("SELECT id FROM page_text_docsize")}
             if indexed != {row[0] for row in database.execute(_CURRENT)}:

@@ -25,7 +25,7 @@ _PROGRAM = """\
 import _socket, marshal, posix, sys
 line = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
 line.connect({address!r})
-streams = b"".join(one.to_bytes(4, sys.byteorder) for one in range(3))
+streams = b"".join(descriptor.to_bytes(4, sys.byteorder) for descriptor in range(3))
 line.sendmsg([b"."], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, streams)])
 line.sendall(marshal.dumps((sys.argv[1:], posix.getcwdb(), posix.environ)))
 line.shutdown(_socket.SHUT_WR)

@@ -74,9 +74,9 @@ def test_a_daemon_waits_for_a_database_that_becomes_read_only(system: System) ->
         assert daemon.process.poll() is None
     assert all(line["code"] and line["remedy"] for line in daemon.events("store.unavailable"))
 
-    for one in (job, *waiting):
-        system.wait_for(one, Status.COMPLETED)
-        assert system.outcomes(one).count("completed") == 1
+    for job_id in (job, *waiting):
+        system.wait_for(job_id, Status.COMPLETED)
+        assert system.outcomes(job_id).count("completed") == 1
     assert daemon.process.poll() is None
     assert "cannot be" in reasons(daemon) or "may not be written" in reasons(daemon), reasons(daemon)
     system.assert_sound()
@@ -212,7 +212,7 @@ def test_status_and_doctor_name_a_read_only_file_system(system: System, verb: st
 
     assert done.returncode == exit_code, done.stderr
     found = json.loads(done.stdout)
-    details = [one["detail"] for one in found.get("reasons", found.get("items"))]
+    details = [item["detail"] for item in found.get("reasons", found.get("items"))]
     assert f"the file system of {system.database} is read-only" in details
 
 

@@ -55,7 +55,7 @@ def test_after_kill_9_commands_report_the_dead_worker(system: System) -> None:
     wait_until(lambda: is_free(lock_path(system.database, name)), "all of it is gone")
 
     status, workers, doctor = (system.run(*words) for words in (["status"], ["workers", "--json"], ["doctor"]))
-    of_running, of_pending = (system.run("why", str(one)) for one in (job, pending))
+    of_running, of_pending = (system.run("why", str(job_id)) for job_id in (job, pending))
 
     assert (status.returncode, status.stdout.split("|")[0]) == (2, "CRITICAL: no worker is alive (1 dead) ")
     assert [worker["state"] for worker in read(workers)["items"]] == ["dead"]
@@ -72,17 +72,17 @@ def test_the_owner_of_the_write_lock_is_named_by_pid_and_command(system: System)
         check, doctor = system.run("db", "check", "--json"), system.run("doctor")
     after = system.run("db", "check", "--json")
 
-    [found] = [one for one in read(check)["items"] if one["name"] == "write lock"]
+    [found] = [item for item in read(check)["items"] if item["name"] == "write lock"]
     assert (check.returncode, found["is_good"], found["fix"].endswith(f"kill {pid}")) == (1, False, True)
     assert found["detail"].startswith(f"process {pid} (sqlite3 -cmd .timeout 5000 ")
     assert f"✗ write lock: process {pid} (sqlite3 " in doctor.stdout
-    assert [one["detail"] for one in read(after)["items"] if one["name"] == "write lock"] == ["free"]
+    assert [item["detail"] for item in read(after)["items"] if item["name"] == "write lock"] == ["free"]
 
 
 def test_a_command_that_waits_for_the_write_lock_names_its_owner(system: System) -> None:
     words = (["enqueue", "noop"], ["pause", "noop"], ["init"])
     with locked(system.database) as pid:
-        waiting = [system.begin_command(*one) for one in words]
+        waiting = [system.begin_command(*command) for command in words]
         said = [process.stderr.readline() for process in waiting if process.stderr is not None]
 
     ends = [process.communicate(timeout=60)[1] for process in waiting]

@@ -55,7 +55,7 @@ def test_a_download_resumes_after_two_kills_of_the_daemon(system: System, server
     assert system.status(job) is Status.COMPLETED, system.job(job).error_message
     [published] = (system.workspace / "objects").rglob("*.pdf")
     assert published.read_bytes() == content
-    begins = [one.begin for one in server.requests_for("media")]
+    begins = [request.begin for request in server.requests_for("media")]
     assert begins == sorted(begins)
     # Each daemon went on at the byte where the one before was killed.
     assert set(lengths) <= set(begins)

@@ -54,7 +54,7 @@ def test_a_user_cannot_send_texts_and_key_to_another_embedding_server(tmp_path: 
     with ExitStack() as until_end:
         until_end.callback(system.close)
         own, other = (until_end.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(2))
-        own_url, other_url = (f"http://127.0.0.1:{one.getsockname()[1]}/v1" for one in (own, other))
+        own_url, other_url = (f"http://127.0.0.1:{listener.getsockname()[1]}/v1" for listener in (own, other))
         system.store.intake.enqueue(NewJob("embed", payload=json.dumps({"server": other_url, "model": "small"})))
 
         system.start(embeddings=own_url, embeddings_model="small")

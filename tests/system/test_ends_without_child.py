@@ -27,7 +27,7 @@ def test_cancel_now_kills_a_running_job_at_once(system: System) -> None:
 
     assert (done.returncode, done.stdout) == (0, "cancelled 2 jobs\n"), done.stderr
     assert not is_running(pid)
-    assert [system.status(one) for one in (job, waiting)] == [Status.CANCELLED, Status.CANCELLED]
+    assert [system.status(job_id) for job_id in (job, waiting)] == [Status.CANCELLED, Status.CANCELLED]
     assert [event["now"] for event in daemon.events("job.stopped")] == [True]
     [attempt] = system.store.history.attempts(job)
     assert (attempt.outcome, attempt.signal) == ("cancelled", "SIGKILL")

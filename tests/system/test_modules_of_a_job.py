@@ -51,7 +51,7 @@ def test_a_job_passes_few_modules_from_its_insert_to_completed(system: System) -
     (place / "recording").unlink()
 
     _, modules = zip(*map(str.split, (place / "modules").read_text().splitlines()), strict=True)
-    passed = sorted(one.partition("/worker_service/")[2] for one in set(modules))
+    passed = sorted(path.partition("/worker_service/")[2] for path in set(modules))
     assert len(passed) <= MODULES_MOST, "\n".join(passed)
 
 
@@ -70,7 +70,7 @@ def test_a_pdf_of_one_page_passes_few_modules_and_processes(tmp_path: Path) -> N
         columns = "worker_job_queue (job_type, platform, payload)"
         system.sqlite3(f"INSERT INTO {columns} VALUES ('download', 'local', '{payload}')")
         wait_until(
-            lambda: [one.status for one in system.store.library.documents(DocumentSelector())] == ["success"],
+            lambda: [document.status for document in system.store.library.documents(DocumentSelector())] == ["success"],
             "it is read",
         )
         (place / "recording").unlink()

@@ -48,7 +48,7 @@ def test_each_failure_is_notified_once_although_the_daemon_is_killed(
     failing: list[int] = []
     for _ in range(2):
         jobs = [NewJob("fail", payload="{}", max_retries=0) for _ in range(5)]
-        failing += [one.job_id for one in system.store.intake.enqueue_many(jobs)]
+        failing += [enqueued.job_id for enqueued in system.store.intake.enqueue_many(jobs)]
         system.wait_for(failing[-5], Status.FAILED)
         daemon.signal(signal.SIGKILL)
         daemon.wait_for_exit()

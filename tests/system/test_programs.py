@@ -40,7 +40,7 @@ def test_files_that_a_program_writes_are_published(system: System) -> None:
     assert system.begin("--drain", config=config).wait_for_exit() == 0
 
     shown = read(system.run("show", str(job), "--json"))["files"]
-    assert [(one["name"], one["size"]) for one in shown] == [("items.json", 50), ("media/logo.png", 3)]
+    assert [(item["name"], item["size"]) for item in shown] == [("items.json", 50), ("media/logo.png", 3)]
     assert json.loads(Path(shown[0]["path"]).read_text()) == {"spider": "news", "arguments": ["topic=climate"]}
     assert f"items.json         50  {shown[0]['path']}" in system.run("show", str(job)).stdout
     exported = system.run("export", "--job", str(job), "-o", "out")

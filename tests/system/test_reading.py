@@ -328,7 +328,7 @@ def test_files_of_an_archive_become_documents(reader: ReadingSystem) -> None:
 
     reader.run("add", paper, "--owner", "ann", "--wait", "--timeout", "60s")
 
-    found = {one["name"]: one for one in reader.run_json("documents", "--owner", "ann")["items"]}
+    found = {item["name"]: item for item in reader.run_json("documents", "--owner", "ann")["items"]}
     assert {name: found[name]["state"] for name in ("delivery.zip", "Ice.pdf", "letter.eml")} == {
         "delivery.zip": "success",
         "Ice.pdf": "success",
@@ -346,7 +346,7 @@ def test_files_of_an_archive_become_documents(reader: ReadingSystem) -> None:
     backdated(paper)
     reader.run("add", paper, "--owner", "ann", "--wait", "--timeout", "60s")
 
-    again = {one["name"]: one["id"] for one in reader.run_json("documents", "--owner", "ann")["items"]}
+    again = {item["name"]: item["id"] for item in reader.run_json("documents", "--owner", "ann")["items"]}
     assert {name: again[name] for name in found} == {name: one["id"] for name, one in found.items()}
     assert [hit["name"] for hit in reader.run_json("search", "crevasse", "--owner", "ann")["items"]] == ["letter.eml"]
     assert "note.txt" in again
@@ -452,7 +452,7 @@ def test_each_unreadable_file_fails_with_its_own_code(reader: ReadingSystem) -> 
     assert result["items"][0]["progress"]["files_failed"] == 5
     failed = reader.run_json("documents", "--owner", "odd", "--status", "failed")
     unread = {
-        one["name"]: (one["error_code"], one["error_message"]) for one in failed["items"] + failed["not_brought_in"]
+        item["name"]: (item["error_code"], item["error_message"]) for item in failed["items"] + failed["not_brought_in"]
     }
     codes = {name: code for name, (code, _) in unread.items()}
     assert codes == {
@@ -463,9 +463,9 @@ def test_each_unreadable_file_fails_with_its_own_code(reader: ReadingSystem) -> 
         "old.xls": "KIND_UNSUPPORTED",
     }
     assert all(len(text.split()) >= 4 for _, text in unread.values())
-    read = {one.name: one for one in reader.system.store.library.documents(DocumentSelector(owners=("odd",)))}
-    good = {name for name, one in read.items() if one.status is IndexStatus.SUCCESS}
-    assert good == {"good.pdf", "bomb.pdf"}
+    documents = reader.system.store.library.documents(DocumentSelector(owners=("odd",)))
+    read = {document.name: document for document in documents if document.status is IndexStatus.SUCCESS}
+    assert read.keys() == {"good.pdf", "bomb.pdf"}
     assert "left out as broken or too large: page 2" in (read["bomb.pdf"].note or "")
 
     opened = reader.add_and_read(folder / "locked.pdf", "--password-file", "password-reports", owner="odd")
@@ -521,8 +521,8 @@ def test_a_typed_password_opens_a_pdf_and_is_then_deleted(
     assert passwords.forget_unneeded(reader.system.store, reader.system.workspace) <= 1
     wait_until(lambda: not stored_passwords(reader.system.workspace), "the daemon or this test has forgotten it")
     for place in (reader.system.place, elsewhere):
-        found = [one for one in place.rglob("*") if one.is_file() and b"ffne dich" in one.read_bytes()]
-        assert {one.name for one in found} <= {"right", "wrong"}
+        found = [path for path in place.rglob("*") if path.is_file() and b"ffne dich" in path.read_bytes()]
+        assert {document.name for document in found} <= {"right", "wrong"}
 
 
 def test_a_typed_password_survives_a_kill_and_a_remembered_one_the_reading(
@@ -552,7 +552,7 @@ def test_a_typed_password_survives_a_kill_and_a_remembered_one_the_reading(
     assert (kept.stat().st_mode & 0o777, kept.parent.stat().st_mode & 0o777) == (0o600, 0o700)
     assert passwords.forget_unneeded(store, workspace) == 0
     own_reader.run("add", kept, "--wait", "--timeout", "60s", fails=1)
-    assert [one.error_code for one in store.library.not_brought_in(DocumentSelector())] == ["PATH_REFUSED"]
+    assert [file.error_code for file in store.library.not_brought_in(DocumentSelector())] == ["PATH_REFUSED"]
     own_reader.run("reindex", document.id, "--force")
     assert own_reader.wait_until_read(document.id).status is IndexStatus.SUCCESS
     own_reader.run("documents", "rm", document.id, "--yes")

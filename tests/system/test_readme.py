@@ -99,7 +99,7 @@ def blocks() -> Iterator[tuple[Block, str]]:
             elif language is None and line.startswith("```"):
                 language, lines = line.removeprefix("```"), []
             elif line == "```" and language is not None:
-                yield (page, heading, language), "".join(f"{one}\n" for one in lines)
+                yield (page, heading, language), "".join(f"{text}\n" for text in lines)
                 language = None
             else:
                 lines.append(line)

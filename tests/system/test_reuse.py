@@ -10,7 +10,7 @@ from worker_service.jobs.selector import Selector
 
 def many(system: System, job_type: str, number: int, *, owner: str = "", payload: str = "{}") -> list[int]:
     made = system.store.intake.enqueue_many([NewJob(job_type, payload=payload, owner=owner)] * number)
-    return [one.job_id for one in made]
+    return [enqueued.job_id for enqueued in made]
 
 
 def test_small_jobs_share_children_and_have_their_own_attempts(system: System) -> None:

@@ -178,7 +178,7 @@ def test_a_failure_action_runs_for_a_crawled_file_without_a_document(
     reader.run("wait", f"batch:{batch_id}", "--timeout", "60s", fails=1)
 
     jobs = jobs_of(reader, batch_id)
-    failed, after = (one for job_type in ("download", "noop") for one in jobs if one.job_type == job_type)
+    failed, after = (job for job_type in ("download", "noop") for job in jobs if job.job_type == job_type)
     assert (failed.error_code, after.parent_id, after.status) == ("NOT_WHAT_IT_SAYS", failed.id, Status.COMPLETED)
 
 

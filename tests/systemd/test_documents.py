@@ -79,12 +79,12 @@ def read(service: Service, owner: str, count: int = 1) -> list[str]:
         return service.query(successes) == str(count)
 
     wait_until(is_over, "all have been read", seconds=READING_SECONDS)
-    return [service.pagemill("text", str(one["id"])) for one in listed(service, "documents", "--owner", owner)]
+    return [service.pagemill("text", str(item["id"])) for item in listed(service, "documents", "--owner", owner)]
 
 
 def units_of(service: Service, owner: str, job_type: str) -> set[str]:
     """Return the units that started the owner's jobs of this type."""
-    jobs = [f"PAGEMILL_JOB_ID={one['id']}" for one in listed(service, "ls", "--owner", owner, "--type", job_type)]
+    jobs = [f"PAGEMILL_JOB_ID={job['id']}" for job in listed(service, "ls", "--owner", owner, "--type", job_type)]
     entries = service.journal("PAGEMILL_EVENT=job.claimed", *jobs) if jobs else []
     return {entry["_SYSTEMD_UNIT"] for entry in entries}
 
@@ -130,13 +130,13 @@ def assert_pages_are_drawn_by_the_web(service: Service) -> None:
     ask += "try:\n    a = u.urlopen(r, timeout=60)\n"
     ask += "    print(a.headers['Content-Type'], a.read()[:4])\n"
     ask += "except urllib.error.HTTPError as e:\n    print(e.read().decode())"
-    scans = [one for one in listed(service, "documents", "--owner", "ann") if one["kind"] != "sheet"]
+    scans = [item for item in listed(service, "documents", "--owner", "ann") if item["kind"] != "sheet"]
     assert len(scans) == 2
     token = service.run_as(
         "pagemill", "pagemill", PYTHON, "-m", "worker_service.cli", "token", "make", "viewer"
     ).strip()
-    for one in scans:
-        image = f"/api/documents/{one['id']}/pages/1/image?width=600"
+    for document in scans:
+        image = f"/api/documents/{document['id']}/pages/1/image?width=600"
         assert service.run_as("pagemill", "pagemill", PYTHON, "-c", ask, image, token) == "image/webp b'RIFF'\n"
 
 
@@ -231,7 +231,7 @@ def test_a_credential_is_readable_only_by_handlers_that_declare_it(box: Box) -> 
     download = service.enqueue("download", "--set", "source=https://drive.google.com/file/d/1a2b3c4d5e6f7g8h9i0j/view")
 
     ended = {"completed", "failed"}
-    wait_until(lambda: {service.status(one) for one in (peek, look, download)} <= ended, "all have ended")
+    wait_until(lambda: {service.status(job_id) for job_id in (peek, look, download)} <= ended, "all have ended")
     # It is there, as systemd writes it; the sandbox of another job hides it.
     assert service.job(look)["status"] == "completed", service.job(look)["log"]
     assert service.job(peek)["status"] == "failed"

@@ -45,7 +45,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Box]:
         box.check(PYTHON, "-m", "venv", "--without-pip", ENVIRONMENT)
         packages = box.check("sh", "-c", f"echo {ENVIRONMENT}/lib/python*/site-packages").strip()
         path = f"{install_handlers(box, ['command'])}:{PYTHONPATH}".split(":")
-        box.write(f"{packages}/where.pth", "".join(f"{one}\n" for one in path))
+        box.write(f"{packages}/where.pth", "".join(f"{directory}\n" for directory in path))
         box.write(f"{packages}/pip.py", PIP)
         box.write(SERVICE[0], f'#!/bin/sh\nexec {PROGRAM} -m worker_service.cli "$@"\n')
         box.check("chmod", "755", SERVICE[0])
