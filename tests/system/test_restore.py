@@ -29,8 +29,8 @@ def test_a_daemon_continues_elsewhere_from_a_backup_and_the_workspace(
     done = [system.enqueue("chaos") for _ in range(3)]
     running = system.enqueue("sleep")
     daemon = system.start()
-    for job in done:
-        system.wait_for(job, Status.COMPLETED)
+    # Each has a follow-up job, which must not be running in the backup.
+    system.wait_for_all(Status.COMPLETED, 2 * len(done))
     pids = system.pids_of(running)
 
     assert system.run("db", "backup", str(backup)).returncode == 0
