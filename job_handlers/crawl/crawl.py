@@ -21,10 +21,9 @@ from job_handlers.fetch.sources.tree import Tree
 from worker_service.handlers import Context, Done, Handler, Limits, Permanent, Retryable, Snooze
 
 _RETRY_SECONDS = 60.0
-_TIMEOUTS = Timeouts()
 
 
-def run(context: Context[CrawlPayload], timeouts: Timeouts = _TIMEOUTS) -> Done:
+def run(context: Context[CrawlPayload]) -> Done:
     source, reference = read_folder(context.payload.folder)
     if reference.platform != context.platform:
         raise Permanent(
@@ -32,7 +31,7 @@ def run(context: Context[CrawlPayload], timeouts: Timeouts = _TIMEOUTS) -> Done:
             f"the folder is of the platform {reference.platform}, and the job of {context.platform}",
             f"enqueue it with --platform {reference.platform}",
         )
-    with source.open_tree(reference, context.payload.credential, timeouts, context.cancelled) as tree:
+    with source.open_tree(reference, context.payload.credential, Timeouts(), context.cancelled) as tree:
         return crawl_tree(context, tree)
 
 

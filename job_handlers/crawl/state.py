@@ -112,11 +112,11 @@ class CrawlRecord:
 
     def items(self, ids: Iterable[str]) -> dict[str, CrawlItem]:
         distinct_ids = [item_id for item_id in dict.fromkeys(ids) if item_id]
-        found: dict[str, CrawlItem] = {}
+        item_by_id: dict[str, CrawlItem] = {}
         for start in range(0, len(distinct_ids), _IDS_PER_QUESTION):
             items = self._ask(ids=distinct_ids[start : start + _IDS_PER_QUESTION]).items
-            found |= {item.id: item for item in items}
-        return found
+            item_by_id |= {item.id: item for item in items}
+        return item_by_id
 
     def items_with_note(self, note: str) -> Sequence[CrawlItem]:
         items: Sequence[CrawlItem] = self._ask(with_note=note).items
@@ -129,18 +129,18 @@ class CrawlRecord:
             after = items[-1].id
             yield items
 
-    def save(self, found: PageFindings, walk: int, state: RunState, bookmark: Bookmark | None = None) -> None:
+    def save(self, findings: PageFindings, walk: int, state: RunState, bookmark: Bookmark | None = None) -> None:
         """Save all, and keep the stored bookmark if none is given. Raise `Stopped` if the attempt must stop."""
         new_state = msgspec.to_builtins(state)
-        *first_parts, last_part = _split(list(found.items.values()), found.jobs)
+        *first_parts, last_part = _split(list(findings.items.values()), findings.jobs)
         for part in first_parts:
             # Keep the old state until the last part, so that a killed attempt repeats the page. Save `is_stale`
             # with the first part: the repeated page would not show again that a folder was deleted.
             old_state = self._state
             if old_state is not None and state.is_stale:
                 old_state = {**old_state, "is_stale": True}
-            self._checkpoint(part, found, walk, old_state, None)
-        self._checkpoint(last_part, found, walk, new_state, bookmark)
+            self._checkpoint(part, findings, walk, old_state, None)
+        self._checkpoint(last_part, findings, walk, new_state, bookmark)
         self._state = new_state
         if self._context.cancelled():
             raise Stopped
@@ -148,12 +148,12 @@ class CrawlRecord:
     def _checkpoint(
         self,
         items: Sequence[CrawlItem],
-        found: PageFindings,
+        findings: PageFindings,
         walk: int,
         state: Mapping[str, Any] | None,
         bookmark: Bookmark | None,
     ) -> None:
-        jobs = [found.jobs[item.id] for item in items if item.id in found.jobs]
+        jobs = [findings.jobs[item.id] for item in items if item.id in findings.jobs]
         bookmark_text = None if bookmark is None else msgspec.json.encode(bookmark).decode()
         page = CrawlPage(self._key, items, walk, bookmark_text, self._unique_key_prefix)
         self._context.checkpoint(state, jobs, page)
@@ -182,10 +182,10 @@ class DryRunRecord(CrawlRecord):
         for items in super().items_not_seen(walk):
             yield [item for item in items if item.id not in self._new_items]
 
-    def save(self, found: PageFindings, walk: int, state: RunState, bookmark: Bookmark | None = None) -> None:
-        for item in found.items.values():
+    def save(self, findings: PageFindings, walk: int, state: RunState, bookmark: Bookmark | None = None) -> None:
+        for item in findings.items.values():
             self._new_items[item.id] = replace(item, walk=walk)
-        enqueued = [found.items[item_id] for item_id in found.jobs]
+        enqueued = [findings.items[item_id] for item_id in findings.jobs]
         self.bytes += sum(item.size or 0 for item in enqueued)
         self.would_enqueue += [item.name for item in enqueued][: _NAMES_SHOWN_MAX - len(self.would_enqueue)]
         if self._context.cancelled():

@@ -190,8 +190,12 @@ class HttpAnswer:
 
     @property
     def total_length(self) -> int | None:
-        found = _CONTENT_RANGE.fullmatch(self.headers.get("Content-Range", ""))
-        return int(found[3]) if found and found[3].isdigit() else None
+        content_range = self._content_range()
+        return int(content_range[3]) if content_range and content_range[3].isdigit() else None
+
+    def _content_range(self) -> re.Match[str] | None:
+        """Return the match: first byte, last byte, size of the file or *."""
+        return _CONTENT_RANGE.fullmatch(self.headers.get("Content-Range", ""))
 
     def blocks(self, bytes_max: int | None) -> Iterator[bytes]:
         client = self._client
@@ -217,17 +221,16 @@ class HttpAnswer:
         return b"".join(self.blocks(bytes_max))
 
     def check_range(self, offset: int, size: int | None) -> None:
-        found = _CONTENT_RANGE.fullmatch(self.headers.get("Content-Range", ""))
-        if found is None or int(found[1]) != offset or (size is not None and found[3] not in ("*", str(size))):
+        content_range = self._content_range()
+        if content_range is None or int(content_range[1]) != offset:
+            raise FetchError("RANGE_WRONG", host=self._client.name)
+        if size is not None and content_range[3] not in ("*", str(size)):
             raise FetchError("RANGE_WRONG", host=self._client.name)
 
     def check_length_known(self) -> None:
         """Refuse an answer whose missing end would not be noticed."""
         if self.length is None and self.headers.get("Transfer-Encoding", "").lower() != "chunked":
             raise FetchError("LENGTH_UNKNOWN", host=self._client.name)
-
-    def status_error(self) -> FetchError:
-        return status_error(self._client.name, self.status, self.headers.get("Retry-After", ""))
 
 
 def status_error(host: str, status: int, retry_after_header: str) -> FetchError:

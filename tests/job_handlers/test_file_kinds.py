@@ -29,7 +29,7 @@ ERROR_PAGES = {
     "behind a comment": b"<!-- host 7, cell 3 -->\n<html>a,b</html>",
     "behind a mark": b"\xef\xbb\xbf<html>a,b</html>",
     "behind space": b" \r\n\t\x0c<html>a,b</html>",
-    "behind what nobody sees": "\ufeff\u200b\u2060\xa0<html>a,b</html>".encode(),
+    "behind invisible characters": "\ufeff\u200b\u2060\xa0<html>a,b</html>".encode(),
     "in UTF-16": "<html>a,b</html>".encode("utf-16"),
     "behind a PHP header": b"<?php echo 1, 2; ?>\n<html></html>",
     "XML": b"<?xml version='1.0'?><Error><Code>SlowDown</Code></Error>",

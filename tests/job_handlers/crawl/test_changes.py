@@ -35,7 +35,7 @@ def test_a_later_run_enqueues_only_what_is_new_or_has_changed(crawls: Crawls, to
     assert crawls.run(top).enqueued == 0
 
 
-def test_what_changes_during_the_walk_is_not_missed(crawls: Crawls, top: Item) -> None:
+def test_changes_during_the_walk_are_not_missed(crawls: Crawls, top: Item) -> None:
     store = crawls.server.store
     first = store.folder("first", parents=[top.id], id="folder-1-first")
     second = store.folder("second", parents=[top.id], id="folder-2-second")

@@ -183,8 +183,8 @@ class Drive:
         wanted = {name: value for name, value in (headers or {}).items() if name != "accept-encoding"}
         with self._authorized(method, uri, wanted, body.encode() if body is not None else None) as answer:
             content = answer.read(_ANSWER_BYTES_MAX)
-        found = {name.lower(): value for name, value in answer.headers.items()}
-        return httplib2.Response({**found, "status": str(answer.status)}), content
+        headers_of_answer = {name.lower(): value for name, value in answer.headers.items()}
+        return httplib2.Response({**headers_of_answer, "status": str(answer.status)}), content
 
     # --- bytes ----------------------------------------------------------------------------------------
 
@@ -294,29 +294,29 @@ class _TokenAnswer(Struct):
 # --- answers ------------------------------------------------------------------------------------------
 
 
-def _entry_of(found: Mapping[str, Any], key: str = "") -> Entry:
+def _entry_of(file: Mapping[str, Any], key: str = "") -> Entry:
     # `key` is the resource key with which the entry was requested.
-    mime, shortcut, size = found.get("mimeType", ""), found.get("shortcutDetails", {}), found.get("size")
-    may_download = found.get("capabilities", {}).get("canDownload", True)
+    mime, shortcut, size = file.get("mimeType", ""), file.get("shortcutDetails", {}), file.get("size")
+    may_download = file.get("capabilities", {}).get("canDownload", True)
     kind: EntryKind = "native" if mime.startswith(_NATIVE) else "file"
     if mime in (_FOLDER, _SHORTCUT):
         kind = "folder" if mime == _FOLDER else "shortcut"
     return Entry(
-        id=found["id"],
-        name=found.get("name", ""),
+        id=file["id"],
+        name=file.get("name", ""),
         kind=kind,
-        parent_ids=tuple(found.get("parents", ())),
+        parent_ids=tuple(file.get("parents", ())),
         mime=mime,
         size=None if size is None else int(size),
-        revision=found.get("headRevisionId") or found.get("md5Checksum") or found.get("modifiedTime", ""),
-        md5=found.get("md5Checksum", ""),
-        sha256=found.get("sha256Checksum", ""),
-        modified=found.get("modifiedTime", ""),
-        key=shortcut.get("targetResourceKey", "") if kind == "shortcut" else found.get("resourceKey") or key,
-        corpus=found.get("driveId", ""),
+        revision=file.get("headRevisionId") or file.get("md5Checksum") or file.get("modifiedTime", ""),
+        md5=file.get("md5Checksum", ""),
+        sha256=file.get("sha256Checksum", ""),
+        modified=file.get("modifiedTime", ""),
+        key=shortcut.get("targetResourceKey", "") if kind == "shortcut" else file.get("resourceKey") or key,
+        corpus=file.get("driveId", ""),
         target_id=shortcut.get("targetId", ""),
         refusal="" if may_download else "its owner does not let us download it",
-        is_trashed=bool(found.get("trashed")),
+        is_trashed=bool(file.get("trashed")),
     )
 
 

@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 from job_handlers import file_kinds
 from job_handlers.fetch.address_policy import AddressPolicy, parse_url
 from job_handlers.fetch.errors import FetchError, Timeouts
-from job_handlers.fetch.http_client import REDIRECTS_MAX, HttpAnswer, HttpClient
+from job_handlers.fetch.http_client import REDIRECTS_MAX, HttpAnswer, HttpClient, status_error
 from job_handlers.fetch.partial_file import FileFacts, PartialFile
 from job_handlers.fetch.sources import FileRequest
 from job_handlers.fetch.sources.https import ALLOW
@@ -98,7 +98,7 @@ class HttpsFile:
         if answer.status == 416 and answer.total_length == 0:
             raise FetchError("EMPTY")
         if answer.status not in (200, 206):
-            raise answer.status_error()
+            raise status_error(self._host, answer.status, answer.headers.get("Retry-After", ""))
         is_page = answer.headers.get_content_type() in file_kinds.HTML.mimes and "Content-Type" in answer.headers
         # A page is a sign-in page, unless both the URL and the last redirect name a web page.
         names_page = all(file_kinds.HTML.is_named_by(urlsplit(url).path) for url in (self._url, answer.url))
