@@ -13,7 +13,7 @@ from tests import fake_distributions as installed
 from worker_service.base.errors import ConfigError
 from worker_service.jobs.retries import RetryRule
 from worker_service.jobs.workers import allows_type
-from worker_service.settings import locations
+from worker_service.settings import loading
 from worker_service.settings.config import HANDLERS_SETTINGS, Settings
 from worker_service.settings.loading import load_settings
 
@@ -21,8 +21,8 @@ from worker_service.settings.loading import load_settings
 @pytest.fixture(autouse=True)
 def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The directory that replaces /etc/pagemill and /var/lib/pagemill."""
-    monkeypatch.setattr(locations, "SERVICE_CONFIGURATION", tmp_path / "service/etc")
-    monkeypatch.setattr(locations, "SERVICE_STATE", tmp_path / "service/state")
+    monkeypatch.setattr(loading, "SERVICE_CONFIGURATION", tmp_path / "service/etc")
+    monkeypatch.setattr(loading, "SERVICE_STATE", tmp_path / "service/state")
     return tmp_path / "service"
 
 
@@ -54,7 +54,7 @@ def load(home: dict[str, str], tmp_path: Path) -> Load:
 @pytest.fixture
 def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The checkout of this code."""
-    monkeypatch.setattr(locations, "CHECKOUT", tmp_path / "tree")
+    monkeypatch.setattr(loading, "CHECKOUT", tmp_path / "tree")
     return write(tmp_path / "tree/pyproject.toml", "").parent
 
 
@@ -95,7 +95,7 @@ def test_the_default_database_is_of_systemd_the_checkout_or_the_user(
 
 
 def test_this_repository_is_the_checkout() -> None:
-    assert (locations.CHECKOUT / "pyproject.toml").is_file()
+    assert (loading.CHECKOUT / "pyproject.toml").is_file()
 
 
 def test_an_installed_pagemill_ignores_another_checkout(home: dict[str, str], tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.cli.conftest import Run, items
 from worker_service.cli import units
-from worker_service.settings import locations
+from worker_service.settings import loading
 
 SHIPPED = Path(__file__).resolve().parents[2] / "systemd"
 PYTHON = "/opt/pagemill/bin/python"
@@ -168,8 +168,8 @@ def test_a_user_service_on_the_database_of_the_machine_is_refused(
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc/pagemill.toml").touch()
     monkeypatch.delenv("WORKER_DATABASE")
-    monkeypatch.setattr(locations, "SERVICE_CONFIGURATION", tmp_path / "etc")
-    monkeypatch.setattr(locations, "SERVICE_STATE", tmp_path / "state")
+    monkeypatch.setattr(loading, "SERVICE_CONFIGURATION", tmp_path / "etc")
+    monkeypatch.setattr(loading, "SERVICE_STATE", tmp_path / "state")
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
 
     refused = run("run", fails=78)

@@ -23,7 +23,7 @@ from worker_service.cluster import ray_settings
 from worker_service.services.job_control import drain_node
 from worker_service.services.overview import Overview
 from worker_service.settings.config import Settings
-from worker_service.settings.locations import SERVICE_CONFIGURATION, own_configuration
+from worker_service.settings.loading import SERVICE_CONFIGURATION, own_configuration
 
 if TYPE_CHECKING:
     from worker_service.cluster.pool import RayPool

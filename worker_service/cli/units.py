@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from worker_service.cli.system_steps import Link, Remove, RunCommand, Step, WriteFile
-from worker_service.settings.locations import SERVICE_CONFIGURATION, SERVICE_STATE, user_unit
+from worker_service.settings.loading import SERVICE_CONFIGURATION, SERVICE_STATE, user_unit
 
 PACKAGE = Path(__file__).resolve().parents[1]
 UNITS = ("pagemill.service", "pagemill-commands.service")

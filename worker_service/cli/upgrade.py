@@ -18,7 +18,7 @@ from worker_service.cli.context import Invocation, dry_run_option, verb
 from worker_service.cli.service import NeedsRoot, installed_from
 from worker_service.cli.system_steps import RunCommand, step_as_object
 from worker_service.cli.units import OFFLINE_UNIT, UNITS, WEB_UNIT, as_service
-from worker_service.settings.locations import user_unit
+from worker_service.settings.loading import user_unit
 
 _SYSTEM_UNIT = Path("/etc/systemd/system/pagemill.service")
 # A daemon that cannot work with the new version ends at once, and systemd starts it again and again. So wait up to

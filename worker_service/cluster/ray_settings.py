@@ -9,7 +9,7 @@ from pathlib import Path
 
 from worker_service.base.errors import Problem
 from worker_service.settings.cluster import is_loopback
-from worker_service.settings.locations import SERVICE_CONFIGURATION, own_configuration
+from worker_service.settings.loading import SERVICE_CONFIGURATION, own_configuration
 
 TOKEN = "ray.token"
 

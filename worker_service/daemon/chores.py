@@ -28,7 +28,7 @@ from worker_service.jobs.history import Notice
 from worker_service.jobs.job import NewJob, Status
 from worker_service.jobs.selector import Selector
 from worker_service.services import passwords
-from worker_service.settings.table_types import NEVER
+from worker_service.settings.value_types import NEVER
 from worker_service.workspace import (
     FORGOTTEN_AT_ONCE,
     FREE_BYTES_LEAST,

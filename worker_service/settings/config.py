@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from worker_service.base.errors import ConfigError
-from worker_service.settings import locations, table_types, value_types
+from worker_service.settings import value_types
 from worker_service.settings.value_types import Setting
 
 HANDLERS_SETTINGS = "worker_service.settings"
@@ -108,21 +108,21 @@ class Settings:
         "directory of handler files: each `NAME.py` defines `handler` or `handlers`; read when the daemon starts",
     )
     limits = Setting(
-        table_types.LIMITS,
+        value_types.LIMITS,
         {},
         "maximum number of running jobs over all daemons, by `type`, `class` or `owner`",
         table="[limits.KIND]",
     )
     commands = Setting(
-        table_types.COMMANDS,
+        value_types.COMMANDS,
         {},
         "your own programs, by job type",
         table="[commands.TYPE]",
     )
-    retries = Setting(table_types.RETRIES, {}, "retry policy of a job type", table="[retries.TYPE]")
+    retries = Setting(value_types.RETRIES, {}, "retry policy of a job type", table="[retries.TYPE]")
     zone = Setting(value_types.ZONE, "UTC", "time zone of `enqueue --once-per`, and of schedules without one")
     schedule = Setting(
-        table_types.SCHEDULES,
+        value_types.SCHEDULES,
         [],
         "jobs, crawls and batches that start at fixed times: [schedules.md](schedules.md)",
         table="[[schedule]]",
@@ -134,7 +134,7 @@ class Settings:
         otherwise="`false`",
     )
     prune = Setting(
-        table_types.PRUNE,
+        value_types.PRUNE,
         {},
         "age at which ended jobs, by status, and log lines are deleted; `never` keeps them",
         otherwise="90d; logs 30d",
@@ -142,20 +142,20 @@ class Settings:
     )
 
     cluster = Setting(
-        table_types.CLUSTER,
+        value_types.CLUSTER,
         "",
         "Ray cluster that runs attempts, such as `ray:10.0.0.1:6379`; or `[cluster]` with `address` and more: "
         "[cluster.md](cluster.md)",
     )
 
     notify = Setting(
-        table_types.RULES,
+        value_types.RULES,
         [],
         "notifications by mail, webhook or chat: [notify.md](notify.md)",
         table="[[notify]]",
     )
     addresses = Setting(
-        table_types.ADDRESSES,
+        value_types.ADDRESSES,
         {},
         'address of each owner, for a `[[notify]]` with `to = "owner"`',
         table="[addresses]",
@@ -177,7 +177,7 @@ class Settings:
     )
     web_urls = Setting(value_types.URLS, [], "public addresses of the web page, such as a proxy's")
     proxy = Setting(
-        table_types.PROXY,
+        value_types.PROXY,
         {},
         "a proxy whose header names the user, and what each user may do: [http.md](http.md#sign-in-by-a-proxy)",
         table="[proxy]",
@@ -240,9 +240,11 @@ class Settings:
 
     def _systemctl(self, action: str) -> str:
         """Return '' if no unit runs the daemon of this database."""
-        if self.is_of_the_service or locations.belongs_to_service(self.database, self.file):
+        from worker_service.settings import loading  # which imports this module
+
+        if self.is_of_the_service or loading.belongs_to_service(self.database, self.file):
             return f"systemctl {action} pagemill pagemill-commands"
-        has_user_unit = self.origins["database"] == "default" and locations.user_unit(os.environ).exists()
+        has_user_unit = self.origins["database"] == "default" and loading.user_unit(os.environ).exists()
         return f"systemctl --user {action} pagemill" if has_user_unit else ""
 
     @property

@@ -10,12 +10,23 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from worker_service.base.errors import ConfigError
-from worker_service.settings import locations, value_types
+from worker_service.settings import value_types
 from worker_service.settings.config import OWN_SETTINGS, SERVICE, Settings, every_setting
-from worker_service.settings.locations import FILE_VARIABLE, SettingsFile
 from worker_service.settings.value_types import Setting, format_seconds
 
 _DEFAULT = "default"
+_FILE_VARIABLE = "WORKER_CONFIG"
+SERVICE_CONFIGURATION, SERVICE_STATE = Path("/etc/pagemill"), Path("/var/lib/pagemill")
+CHECKOUT = Path(__file__).resolve().parents[2]
+"""The directory above this package. Without a pyproject.toml it is no checkout but an installation."""
+
+_FILE_NAME, _DATABASE_NAME = "pagemill.toml", "pagemill.db"
+
+
+class _SettingsFile(NamedTuple):
+    path: Path | None = None
+    table: Mapping[str, object] = {}
+    is_of_the_service: bool = False
 
 
 class _Source(NamedTuple):
@@ -30,7 +41,7 @@ def load_settings(
 ) -> Settings:
     environ = os.environ if environ is None else environ
     directory = Path.cwd() if directory is None else directory
-    file = locations.read_settings_file(environ, directory)
+    file = _read_settings_file(environ, directory)
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
     for key, setting in _settings_to_read(environ, file).items():
@@ -44,7 +55,7 @@ def load_settings(
         origins[key] = source.origin
         label = f"{key} ({source.origin})"
         values[key] = None if source.raw is None else setting.kind.read(source.raw, label, source.directory)
-    _locate_database_and_workspace(values, origins, locations.default_database(environ, directory, file), file)
+    _locate_database_and_workspace(values, origins, _default_database(environ, directory, file), file)
     _count_slots(values, origins)
     _shorten_heartbeat(values, origins)
     _expand_commands(values)
@@ -56,9 +67,9 @@ def load_settings(
     return Settings(values, origins, file.path)
 
 
-def _settings_to_read(environ: Mapping[str, str], file: SettingsFile) -> Mapping[str, Setting[Any]]:
+def _settings_to_read(environ: Mapping[str, str], file: _SettingsFile) -> Mapping[str, Setting[Any]]:
     """Return pagemill's own settings, and the handlers' settings if there is another key or variable."""
-    variables = {name for name in environ if name.startswith("WORKER_")} - {FILE_VARIABLE}
+    variables = {name for name in environ if name.startswith("WORKER_")} - {_FILE_VARIABLE}
     if file.table.keys() <= OWN_SETTINGS.keys() and variables <= _variables_of(OWN_SETTINGS):
         return OWN_SETTINGS
     from worker_service.base.suggestions import did_you_mean, nearest  # only needed for a doubtful name
@@ -70,7 +81,7 @@ def _settings_to_read(environ: Mapping[str, str], file: SettingsFile) -> Mapping
             raise ConfigError(f"{file.path}: there is no setting {key!r}", remedy)
     # Other programs have WORKER_ variables, too: report only variables that are nearly the name of a setting.
     known_variables = _variables_of(settings)
-    known_words = [name.removeprefix("WORKER_") for name in {*known_variables, FILE_VARIABLE}]
+    known_words = [name.removeprefix("WORKER_") for name in {*known_variables, _FILE_VARIABLE}]
     for name in sorted(variables - known_variables):
         if near := nearest(name.removeprefix("WORKER_"), known_words, 0.75):
             raise ConfigError(f"there is no setting {name!r}", f"did you mean WORKER_{near}?")
@@ -81,7 +92,7 @@ def _variables_of(settings: Mapping[str, Setting[Any]]) -> set[str]:
     return {setting.variable for setting in settings.values() if not setting.table}
 
 
-def _value_of_variable(setting: Setting[Any], environ: Mapping[str, str], file: SettingsFile) -> object:
+def _value_of_variable(setting: Setting[Any], environ: Mapping[str, str], file: _SettingsFile) -> object:
     value = None if setting.table else environ.get(setting.variable) or None
     table = file.table.get(setting.key)
     if setting.key == "cluster" and value is not None and isinstance(table, dict):
@@ -91,7 +102,7 @@ def _value_of_variable(setting: Setting[Any], environ: Mapping[str, str], file: 
 
 
 def _locate_database_and_workspace(
-    values: MutableMapping[str, Any], origins: MutableMapping[str, str], default: Path, file: SettingsFile
+    values: MutableMapping[str, Any], origins: MutableMapping[str, str], default: Path, file: _SettingsFile
 ) -> None:
     if origins["database"] == _DEFAULT:
         values["database"] = default
@@ -126,3 +137,84 @@ def _expand_commands(values: MutableMapping[str, Any]) -> None:
     job_types = {"@commands": tuple(values["commands"]), "!@commands": tuple(f"!{name}" for name in values["commands"])}
     # Keep the word itself: if there are no commands, `@commands` must match no job type instead of all.
     values["types"] = tuple(name for word in values["types"] for name in (word, *job_types.get(word, ())))
+
+
+# ── Places of the settings file and the database: docs/settings.md lists them ─────────────────────────────────────────
+
+
+def _read_settings_file(environ: Mapping[str, str], directory: Path) -> _SettingsFile:
+    if (path := _nearest_file(environ, directory)) is not None:
+        return _SettingsFile(path, _read_toml(path))
+    path = SERVICE_CONFIGURATION / _FILE_NAME
+    if environ.get("STATE_DIRECTORY") or _is_checkout(directory) or not os.access(path, os.R_OK):
+        return _SettingsFile()
+    table = _read_toml(path)
+    database = SERVICE_CONFIGURATION / str(table.get("database", SERVICE_STATE / _DATABASE_NAME))
+    # A user who may not read the service's database uses their own, if there is one.
+    if not os.access(database, os.R_OK) and _own_database(environ).exists():
+        return _SettingsFile()
+    return _SettingsFile(path, table, is_of_the_service=True)
+
+
+def _default_database(environ: Mapping[str, str], directory: Path, file: _SettingsFile) -> Path:
+    if state_directories := environ.get("STATE_DIRECTORY"):
+        return _first_path(state_directories) / _DATABASE_NAME
+    if _is_checkout(directory):
+        return directory / "var" / _DATABASE_NAME
+    return SERVICE_STATE / _DATABASE_NAME if file.is_of_the_service else _own_database(environ)
+
+
+def belongs_to_service(database: Path, settings_file: Path | None) -> bool:
+    return database.parent == SERVICE_STATE or settings_file == SERVICE_CONFIGURATION / _FILE_NAME
+
+
+def own_configuration(environ: Mapping[str, str]) -> Path:
+    return _xdg_directory(environ, "XDG_CONFIG_HOME", ".config")
+
+
+def user_unit(environ: Mapping[str, str]) -> Path:
+    return own_configuration(environ).parent / "systemd/user/pagemill.service"
+
+
+def _nearest_file(environ: Mapping[str, str], directory: Path) -> Path | None:
+    if named_file := environ.get(_FILE_VARIABLE):
+        return directory / Path(named_file).expanduser()
+    places = []
+    if configuration_directories := environ.get("CONFIGURATION_DIRECTORY"):
+        places.append(_first_path(configuration_directories))
+    elif _is_checkout(directory):
+        places.append(directory / "var")
+    places.append(own_configuration(environ))
+    # Not Path.exists: it raises if a service may not look there, as in a home directory that its unit hides.
+    return next((file for place in places if os.path.exists(file := place / _FILE_NAME)), None)  # noqa: PTH110
+
+
+def _read_toml(file: Path) -> Mapping[str, object]:
+    import tomllib  # imported only with a file: it takes a tenth of the start of `pagemill ls`
+
+    try:
+        return tomllib.loads(file.read_text("utf-8"))
+    except OSError as error:
+        raise ConfigError(f"the settings file {file} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise ConfigError(f"the settings file {file} is not TOML: {error}") from error
+
+
+def _is_checkout(directory: Path) -> bool:
+    return directory.resolve() == CHECKOUT and (directory / "pyproject.toml").is_file()
+
+
+def _own_database(environ: Mapping[str, str]) -> Path:
+    return _xdg_directory(environ, "XDG_DATA_HOME", ".local/share") / _DATABASE_NAME
+
+
+def _first_path(directories: str) -> Path:
+    # systemd separates several directories with colons.
+    return Path(directories.split(":")[0])
+
+
+def _xdg_directory(environ: Mapping[str, str], variable: str, default: str) -> Path:
+    value = environ.get(variable, "")
+    # The specification says to ignore a relative path.
+    base = Path(value) if value.startswith("/") else Path(environ.get("HOME") or "~").expanduser() / default
+    return base / "pagemill"
