@@ -31,6 +31,32 @@ def test_after_kill_9_a_restarted_daemon_requeues_the_jobs_at_once(system: Syste
     system.assert_sound()
 
 
+def test_jobs_are_requeued_while_handlers_are_still_imported(system: System) -> None:
+    job = system.enqueue("sleep")
+    first = system.start()
+    system.pids_of(job)
+    first.signal(signal.SIGKILL)
+    first.wait_for_exit()
+    may_import = system.place / "may_import"
+    system.install(
+        "slow_to_import",
+        f"""
+import pathlib, time
+while not pathlib.Path({str(may_import)!r}).exists():
+    time.sleep(0.01)
+handlers = []
+""",
+    )
+
+    second = system.begin()
+    system.wait_for(job, Status.PENDING)
+    assert second.events("daemon.started") == []
+    may_import.touch()
+
+    second.wait_for("daemon.started")
+    wait_until(lambda: system.job(job).fence == 2, "it is claimed again")
+
+
 def test_a_killed_fork_server_is_restarted_and_its_jobs_released(system: System) -> None:
     job = system.enqueue("sleep")
     daemon = system.start()
