@@ -10,7 +10,7 @@ import re
 import smtplib
 import ssl
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from email.message import EmailMessage
 from email.utils import formatdate, parseaddr
 from typing import Any
@@ -28,6 +28,7 @@ ENVIRONMENT = [
 ]
 CREDENTIALS = [_PASSWORD_CREDENTIAL]
 _TIMEOUT_SECONDS = 30.0
+_QUIT_SECONDS = 2.0
 _DEFAULT_PORTS = {"starttls": 587, "tls": 465, "none": 25}
 _ADDRESS = re.compile(r"[^\s@<>,;]+@[^\s@<>,;]+")
 
@@ -65,14 +66,19 @@ def _connected_server() -> Iterator[smtplib.SMTP]:
     host, _, port = value_of(HandlersSettings.mail_server).partition(":")
     security, user = value_of(HandlersSettings.mail_security), value_of(HandlersSettings.mail_user)
     try:
-        with _connect(host, int(port or _DEFAULT_PORTS[security]), security) as server:
+        server = _connect(host, int(port or _DEFAULT_PORTS[security]), security)
+        try:
             if security == "starttls":
                 server.starttls(context=ssl.create_default_context())
             if user:
                 server.login(user, credential_lines(_PASSWORD_CREDENTIAL)[0])
             yield server
-    # Permanent, because servers lock accounts after repeated logins with a wrong password.
+        finally:
+            _quit(server)
     except smtplib.SMTPAuthenticationError as error:
+        if _is_temporary(error.smtp_code):
+            raise _refusal(host, error.smtp_code, error.smtp_error) from error
+        # Permanent, because servers lock accounts after repeated logins with a wrong password.
         raise Permanent(
             "MAIL_REFUSED",
             f"{host} refuses the password of {user}",
@@ -98,8 +104,21 @@ def _connect(host: str, port: int, security: str) -> smtplib.SMTP:
     return smtplib.SMTP(host, port, timeout=_TIMEOUT_SECONDS)
 
 
+def _quit(server: smtplib.SMTP) -> None:
+    # The message is already accepted or refused, whatever follows. `with server` would raise an error for an answer
+    # other than 221, and the retry would send the message twice, as would a stop of the job during a long wait.
+    with suppress(smtplib.SMTPException, OSError):
+        if server.sock is not None:
+            server.sock.settimeout(_QUIT_SECONDS)
+        server.quit()
+
+
 def _refusal(host: str, code: int, text: bytes | str) -> Permanent | Retryable:
     answer = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
     detail = f"{host} answered {code}: {answer}"
-    # RFC 5321: codes from 400 to 499 are temporary.
-    return Retryable(detail, code=f"SMTP_{code}") if 400 <= code < 500 else Permanent(f"SMTP_{code}", detail)
+    return Retryable(detail, code=f"SMTP_{code}") if _is_temporary(code) else Permanent(f"SMTP_{code}", detail)
+
+
+def _is_temporary(code: int) -> bool:
+    # RFC 5321, section 4.2.1.
+    return 400 <= code < 500

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from email import message_from_bytes
 from email.message import Message as Received
@@ -9,9 +10,9 @@ from pathlib import Path
 
 import pytest
 from aiosmtpd.controller import Controller
-from aiosmtpd.smtp import AuthResult, Envelope, LoginPassword
+from aiosmtpd.smtp import SMTP, AuthResult, Envelope, LoginPassword
 
-from job_handlers.channels import notify
+from job_handlers.channels import mail, notify
 from tests.job_handlers.channels.conftest import code_of, notify_here
 from tests.ports import free_port
 from worker_service.handlers import Done, HandlerError, MissingDependency, Permanent, Retryable
@@ -19,11 +20,15 @@ from worker_service.testing import How, run_handler
 
 
 class Inbox:
-    """The messages that the server has received. `refusal` is its answer to each recipient instead."""
+    """The messages that the server has received. `refusal` is its answer to each recipient instead.
+
+    `quit_answer` is its answer to QUIT. It cuts the connection if that is empty, and waits if it is None.
+    """
 
     def __init__(self) -> None:
         self.received: list[tuple[list[str], Received]] = []
         self.refusal = ""
+        self.quit_answer: str | None = "221 Bye"
 
     async def handle_RCPT(self, _: object, __: object, envelope: Envelope, address: str, ___: object) -> str:
         if self.refusal:
@@ -36,10 +41,20 @@ class Inbox:
         self.received.append((list(envelope.rcpt_tos), message_from_bytes(envelope.content)))
         return "250 OK"
 
+    async def handle_QUIT(self, server: SMTP, _: object, __: object) -> str:
+        if self.quit_answer is None:
+            await asyncio.Event().wait()
+        if not self.quit_answer:
+            assert server.transport is not None
+            server.transport.close()
+        return self.quit_answer or ""
+
 
 def authenticate(_: object, __: object, ___: object, ____: str, login: object) -> AuthResult:
-    is_right = isinstance(login, LoginPassword) and login.password == b"hush"
-    return AuthResult(success=is_right, handled=is_right)
+    password = login.password if isinstance(login, LoginPassword) else b""
+    if password == b"too busy":
+        return AuthResult(success=False, handled=False, message="454 4.7.0 Temporary authentication failure")
+    return AuthResult(success=password == b"hush", handled=password == b"hush")
 
 
 @pytest.fixture
@@ -113,6 +128,31 @@ def test_an_unreachable_server_and_one_without_encryption_are_retried(
 
     assert code_of(ended, Retryable) == code
     assert words in str(ended)
+
+
+@pytest.mark.parametrize("quit_answer", ["421 too busy", "500 unknown command", "", None])
+def test_a_message_that_the_server_has_accepted_is_sent_however_the_connection_ends(
+    inbox: Inbox, monkeypatch: pytest.MonkeyPatch, quit_answer: str | None
+) -> None:
+    monkeypatch.setattr(mail, "_QUIT_SECONDS", 0.1)
+    inbox.quit_answer = quit_answer
+
+    assert isinstance(notify_here(MESSAGE), Done)
+    assert len(inbox.received) == 1
+
+
+def test_the_answer_to_quit_does_not_replace_the_refusal_of_a_message(inbox: Inbox) -> None:
+    inbox.refusal = "550 no such mailbox"
+    inbox.quit_answer = "421 too busy"
+
+    assert code_of(notify_here(MESSAGE), Permanent) == "SMTP_550"
+
+
+def test_a_login_that_fails_for_now_is_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORKER_MAIL_USER", "pagemill")
+    (tmp_path / "mail-password").write_text("too busy")
+
+    assert code_of(notify_here(MESSAGE), Retryable) == "SMTP_454"
 
 
 @pytest.mark.parametrize(("password", "code"), [("hush\n", ""), ("guess", "MAIL_REFUSED"), (None, "SECRET_ABSENT")])
