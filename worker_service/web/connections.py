@@ -46,13 +46,14 @@ class AnonymousConnections:
                 del self._by_address[connection.address]
 
 
-class Connection(H11Protocol):
-    """Adds the limits that uvicorn lacks: the number of connections, and the time to send headers."""
+class Connection(asyncio.Protocol):
+    """Wraps uvicorn's protocol, which limits neither connections nor the time to send headers."""
 
     def __init__(self, anonymous: AnonymousConnections, *, app_state: dict[str, Any], **options: Any) -> None:
         # uvicorn hands `app_state` to the application as the state of each request.
-        super().__init__(app_state={**app_state, "connection": self}, **options)
+        self._http = H11Protocol(app_state={**app_state, "connection": self}, **options)
         self._anonymous = anonymous
+        self._loop = asyncio.get_running_loop()
         self._deadline: asyncio.TimerHandle | None = None
         self._open_requests = self._admissions = 0
         self._is_lost = False
@@ -60,21 +61,34 @@ class Connection(H11Protocol):
         self.user_id: int | None = None
         """The user at the other end of a Unix socket; None over TCP."""
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
         client = transport.get_extra_info("socket")
         if client.family == socket.AF_UNIX:
             self.user_id = _peer_user_id(client)
         else:
             self.address = transport.get_extra_info("peername")[0]
-        super().connection_made(transport)
+        self._http.connection_made(self._transport)
         self._start_deadline()
         self._anonymous.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        self._http.data_received(data)
+
+    def eof_received(self) -> None:
+        self._http.eof_received()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_lost = True
         self._anonymous.discard(self)
         self._stop_deadline()
-        super().connection_lost(exc)
+        self._http.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        self._http.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._http.resume_writing()
 
     @contextmanager
     def answering(self) -> Iterator[None]:
@@ -101,19 +115,19 @@ class Connection(H11Protocol):
                 self._anonymous.add(self)
 
     def abort(self) -> None:
-        self.transport.abort()
+        self._transport.abort()
 
     def _time_out(self) -> None:
-        if self.transport.is_closing() or self.transport.get_write_buffer_size():
+        if self._transport.is_closing() or self._transport.get_write_buffer_size():
             # The client reads nothing, which would hold up an orderly close for ever.
             self.abort()
         else:
-            self.transport.write(b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
-            self.transport.close()
+            self._transport.write(b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+            self._transport.close()
 
     def _start_deadline(self) -> None:
         self._stop_deadline()
-        self._deadline = self.loop.call_later(REQUEST_SECONDS, self._time_out)
+        self._deadline = self._loop.call_later(REQUEST_SECONDS, self._time_out)
 
     def _stop_deadline(self) -> None:
         if self._deadline is not None:
