@@ -18,7 +18,7 @@ from tests.web.api.test_owners import BOB, MARK, TwoOwners
 from tests.web.api.test_owners import server as server
 from worker_service.jobs.tokens import Power
 from worker_service.services import tokens
-from worker_service.web import app
+from worker_service.web import access, app
 
 # Paths that other tests cover, or that need no sign-in.
 _OTHER_PREFIXES = ("/api/", "/session", "/healthz", "/readyz", "/metrics")
@@ -101,13 +101,19 @@ def test_pages_for_all_owners_show_what_those_of_one_owner_do_not(server: TwoOwn
             "/failures", "/queue", "/activity"} <= shown  # fmt: skip
 
 
-def test_a_token_that_only_reads_sends_no_form(server: TwoOwners) -> None:
-    reader = tokens.create_token(server.session, "page reader", [Power.READ]).text
+@pytest.mark.parametrize("is_checked_by_middleware", [True, False])
+def test_a_token_that_only_reads_sends_no_form(
+    server: TwoOwners, monkeypatch: pytest.MonkeyPatch, *, is_checked_by_middleware: bool
+) -> None:
+    reader = tokens.create_token(server.session, f"page reader {is_checked_by_middleware}", [Power.READ]).text
+    if not is_checked_by_middleware:
+        monkeypatch.setattr(access, "SAFE_METHODS", ("GET", "POST"))
 
     for method, path in PAGES:
         if method != "GET":
+            sent: dict[str, Any] = {"files": {"file": ("a.txt", b"a")}} if path == "/upload" else {"data": {}}
             for filled_path in filled_paths(server, path):
-                assert server.request(reader, method, filled_path, data={}).status_code == 403, (method, filled_path)
+                assert server.request(reader, method, filled_path, **sent).status_code == 403, (method, filled_path)
 
 
 def test_without_a_token_every_page_redirects_to_sign_in(server: TwoOwners) -> None:
