@@ -41,10 +41,10 @@ class Caller(Struct, frozen=True):
     """None: all owners."""
 
     def document(self, document_id: int) -> Document:
-        document = self.session.library.document(document_id)
-        if self.owner not in (None, document.owner):
-            raise DocumentNotFound(f"there is no document {document_id}", "`list_documents` shows those that are there")
-        return document
+        selector = DocumentSelector(ids=(document_id,), owners=() if self.owner is None else (self.owner,))
+        for document in self.session.library.documents(selector, most=1):
+            return document
+        raise DocumentNotFound(f"there is no document {document_id}", "`list_documents` shows those that are there")
 
 
 class AssistantTools:

@@ -15,7 +15,7 @@ from worker_service.base.humanize import counted
 from worker_service.base.suggestions import did_you_mean
 from worker_service.jobs.batches import OwnerPolicy
 from worker_service.jobs.history import Changed
-from worker_service.jobs.job import Job, Status
+from worker_service.jobs.job import Job, Pause, Status
 from worker_service.jobs.selector import Selector
 from worker_service.services.jobs import each_job, id_ranges, require_jobs
 from worker_service.services.overview import Overview, title_of_pause
@@ -185,9 +185,14 @@ def pause(session: Session, scope: str, name: str, *, length: str | None = None,
     return Paused(until, column is None or name in session.job_queries.names(column, name))
 
 
-def unpause(session: Session, scope: str, name: str) -> None:
+def list_pauses(session: Session, owner: str | None = None) -> Sequence[Pause]:
+    """Leave out pauses of other owners than `owner`."""
+    return [pause for pause in session.job_queries.pauses() if pause.scope != "owner" or owner in (None, pause.name)]
+
+
+def unpause(session: Session, scope: str, name: str, *, owner: str | None = None) -> None:
     if not session.store.job_control.unpause(scope, name):
-        pauses = session.job_queries.pauses()
+        pauses = list_pauses(session, owner)
         paused = ", ".join(title_of_pause(pause.scope, pause.name) for pause in pauses) or "nothing"
         raise Refused(f"{title_of_pause(scope, name)} was not paused; paused: {paused}")
 

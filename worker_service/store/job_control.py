@@ -156,10 +156,10 @@ class JobControl(StorePart):
                 f"generation {generation} of document {document_id} is no longer the newest: "
                 f"`pagemill reindex {document_id}` has it read again"
             )
-        for needs_id, needs_status in self._db.write("broken_dependency", job_id=job.id):
-            raise Refused(f"it waits for job {needs_id}, which is {needs_status}", "retry that one")
-        for (live_id,) in self._db.write("live_with_same_key", job_id=job.id):
-            raise Refused(f"job {live_id} is live with the same unique_key, and will do the work")
+        for needed_job, needed_status in self._db.write("broken_dependency", job_id=job.id):
+            raise Refused(f"it waits for {needed_job}, which is {needed_status}", "retry that one")
+        for (live_job,) in self._db.write("live_with_same_key", job_id=job.id):
+            raise Refused(f"{live_job} is live with the same unique_key, and will do the work")
 
     def undo(self, action_id: int, *, actor: str) -> Changed:
         """Reverse an action for each job that has not changed since."""

@@ -37,10 +37,13 @@ UPDATE worker_job_attempt
 UPDATE worker_job_queue SET status = 'pending' WHERE id = :job_id;
 
 -- name: broken_dependency
-SELECT needs_id, ifnull(needs_status, 'deleted') FROM v_waits WHERE job_id = :job_id AND is_broken;
+SELECT iif(n.owner <> q.owner, 'a job of another owner', 'job ' || w.needs_id), ifnull(w.needs_status, 'deleted')
+  FROM v_waits w JOIN worker_job_queue q ON q.id = w.job_id LEFT JOIN worker_job_queue n ON n.id = w.needs_id
+ WHERE w.job_id = :job_id AND w.is_broken;
 
 -- name: live_with_same_key
-SELECT l.id FROM worker_job_queue q JOIN worker_job_queue l ON l.unique_key = q.unique_key
+SELECT iif(l.owner <> q.owner, 'a job of another owner', 'job ' || l.id)
+  FROM worker_job_queue q JOIN worker_job_queue l ON l.unique_key = q.unique_key
  WHERE q.id = :job_id AND l.unique_key IS NOT NULL AND l.status IN ('pending', 'running');
 
 -- name: delete

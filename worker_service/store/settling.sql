@@ -21,10 +21,11 @@ UPDATE worker_job_queue
 RETURNING id;
 
 -- name: fail_broken_dependents
--- Fails jobs with a dependency that can no longer be met.
+-- Fails jobs with a dependency that can no longer be met. The owner of a job sees no ids of other owners' jobs.
 UPDATE worker_job_queue
    SET status = 'failed', held = 0, completed_at = :now, error_code = 'DEPENDENCY_FAILED',
-       error_message = 'job ' || :needs_id || ', which this one waits for, '
+       error_message = iif(owner <> (SELECT n.owner FROM worker_job_queue n WHERE n.id = :needs_id),
+                           'a job of another owner', 'job ' || :needs_id) || ', which this one waits for, '
                        || ifnull((SELECT CASE n.status WHEN 'failed' THEN 'failed' ELSE 'was cancelled' END
                                     FROM worker_job_queue n WHERE n.id = :needs_id), 'was deleted')
  WHERE id IN (SELECT q.id FROM worker_job_dependency d CROSS JOIN worker_job_queue q ON q.id = d.job_id

@@ -13,7 +13,8 @@ SELECT lane.head FROM lane
 nullif(substr(a.error_message, 1, instr(a.error_message || char(10), char(10)) - 1), '')
 
 -- name: explain
--- The predicates of the claim, evaluated one by one for the job, its lane and each worker.
+-- The predicates of the claim, evaluated one by one for the job, its lane and each worker. The owner of a job sees no
+-- ids of other owners' jobs.
 WITH lane AS (SELECT job_type, owner, source FROM worker_job_queue WHERE id = :job_id)
 SELECT rank, code, detail, remedy, NULL AS worker_id FROM (
     -- CAPABILITY_MISSING: the machine lacks what this job needs, and the job tries again from time to time.
@@ -46,12 +47,15 @@ SELECT rank, code, detail, remedy, NULL AS worker_id FROM (
       FROM worker_job_queue q NOT INDEXED CROSS JOIN batch b ON b.id = q.batch_id
      WHERE q.id = :job_id AND q.held & 16
      UNION ALL
-    SELECT 7, 'WAITS_FOR', group_concat('job ' || v.needs_id || ' (' || ifnull(v.needs_status, 'deleted') || ')', ', '),
+    SELECT 7, 'WAITS_FOR',
+           group_concat(iif(n.owner <> q.owner, 'a job of another owner', 'job ' || v.needs_id)
+                        || ' (' || ifnull(v.needs_status, 'deleted') || ')', ', '),
            ''
-      FROM v_waits v JOIN worker_job_queue q ON q.id = v.job_id
+      FROM v_waits v JOIN worker_job_queue q ON q.id = v.job_id LEFT JOIN worker_job_queue n ON n.id = v.needs_id
      WHERE v.job_id = :job_id AND NOT v.is_met AND q.held & 4 HAVING count(*) > 0
      UNION ALL
-    SELECT 9, 'KEY_BUSY', 'job ' || r.id || ' runs with the same concurrency_key ' || r.concurrency_key,
+    SELECT 9, 'KEY_BUSY',
+           iif(r.owner <> q.owner, 'a job of another owner', 'job ' || r.id) || ' runs with the same concurrency_key ' || r.concurrency_key,
            ''
       FROM worker_job_queue q JOIN worker_job_queue r ON r.concurrency_key = q.concurrency_key
      WHERE q.id = :job_id AND r.concurrency_key IS NOT NULL AND r.status = 'running')

@@ -70,15 +70,16 @@ def test_a_reading_token_searches_only_the_documents_of_its_owner(
 
     async def talk(client: Client) -> tuple[Any, ...]:
         found = await client.call_tool("search", {"query": "climate"})
-        page = await client.call_tool("fetch", {"id": f"{others}:1"})
-        return await names_of_tools(client), found.structured_content, page
+        pages = [await client.call_tool("fetch", {"id": f"{document_id}:1"}) for document_id in (others, 999)]
+        return await names_of_tools(client), found.structured_content, *pages
 
-    tools, found, page = ask(address, token(settings, Power.READ, "ann"), talk)
+    tools, found, page, unknown_page = ask(address, token(settings, Power.READ, "ann"), talk)
 
     assert tools == READING
     assert [result["title"] for result in found["results"]] == ["ann.pdf, page 1"]
     assert page.is_error
     assert f"there is no document {others}" in page.content[0].text
+    assert page.content[0].text == unknown_page.content[0].text.replace("999", str(others))
 
 
 def test_concurrent_calls_keep_their_owners_and_powers_apart(address: str, settings: Settings, shelf: Shelf) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -157,10 +158,10 @@ QUERIES: dict[str, list[dict[str, Any]]] = {
     "/api/tags": [{}, {"owner": BOB}],
     "/api/search": [{"q": "word"}, {"q": "word", "owner": BOB}, {"q": "word", "document": "DOCUMENT"}],
     "/api/keywords": [{"term": "word"}, {"term": "word", "owner": BOB}, {"term": "word", "batch": "BATCH"}],
-    "/api/events": [{"after": "0-0"}],
+    "/api/events": [{"after": "0-0-0"}],
     "/api/failures": [{}],
     "/api/failures/reasons": [{}],
-    "DELETE /api/pauses": [{"scope": "owner", "name": BOB}],
+    "DELETE /api/pauses": [{"scope": "owner", "name": BOB}, {"scope": "owner", "name": "alice"}],
 }
 SELECTORS = [
     {"owner": BOB},
@@ -352,15 +353,71 @@ def test_a_unique_key_of_another_owner_is_refused_without_details_of_the_job(ser
     assert (started.status_code, "job_id" in started.text, same["job"], same["job_id"]) == (409, False, None, None)
 
 
-def test_a_job_of_another_owner_that_a_job_waits_for_is_not_listed(server: TwoOwners) -> None:
-    bobs_job = server.bobs_ids["jobs"][0]
-    job_id = server.session.store.intake.enqueue(NewJob("action", owner="alice", after=[bobs_job])).job_id
+def test_the_last_job_of_a_schedule_is_not_named_if_it_was_another_owners_and_is_deleted(server: TwoOwners) -> None:
+    store = server.session.store
+    carols_job = store.intake.enqueue(NewJob("action", owner="carol", unique_key="carol-key")).job_id
+    definition = {"cron": "@daily", "job": {"type": "a", "unique": "carol-key"}}
+    server.as_alice("POST", "/api/schedules", json={"name": "deleted", "definition": definition}).raise_for_status()
+    server.as_alice("POST", "/api/schedules/deleted/run")
 
-    answer = server.as_alice("GET", f"/api/jobs/{job_id}").json()
-    page = server.as_alice("GET", f"/jobs/{job_id}").text
+    store.job_control.delete(Selector(ids=(carols_job,)), actor="carol")
+    listed = server.as_alice("GET", "/api/schedules").json()["items"]
+    server.as_alice("DELETE", "/api/schedules/deleted").raise_for_status()
 
-    assert answer["waits_for"] == []
-    assert f'href="/jobs/{bobs_job}"' not in page
+    assert [schedule["job_id"] for schedule in listed if schedule["name"] == "deleted"] == [None]
+
+
+def test_jobs_of_other_owners_that_hold_up_a_job_are_not_named(server: TwoOwners) -> None:
+    store = server.session.store
+
+    def enqueue(owner: str, **fields: Any) -> int:
+        return store.intake.enqueue(NewJob("action", owner=owner, **fields)).job_id
+
+    def cancel(job_id: int) -> None:
+        store.job_control.cancel(Selector(ids=(job_id,)), actor="root")
+
+    runs = enqueue("carol", concurrency_key="shared", priority=1)
+    assert [job.id for job in store.leases.claim("w1", 1)] == [runs]
+    pending, cancelled, same_key = enqueue("carol"), enqueue("carol"), enqueue("alice", unique_key="shared")
+    waits, busy = enqueue("alice", after=[pending]), enqueue("alice", concurrency_key="shared")
+    broken = enqueue("alice", after=[cancelled])
+    cancel(cancelled)
+    cancel(same_key)
+    carols_ids = [runs, pending, cancelled, enqueue("carol", unique_key="shared")]
+
+    held_up = [
+        *(server.as_alice("GET", path) for job in (waits, busy) for path in (f"/api/jobs/{job}/why", f"/jobs/{job}")),
+        *(server.as_alice("GET", path) for path in (f"/api/jobs/{broken}", f"/jobs/{broken}")),
+        *(server.as_alice("POST", f"/api/jobs/{job}/retry") for job in (broken, same_key)),
+    ]
+    other = server.as_alice("GET", f"/api/jobs/{waits}")
+
+    assert other.json()["waits_for"] == []
+    assert ["a job of another owner" in answer.text.lower() for answer in held_up] == [True] * len(held_up)
+    for answer in held_up:
+        assert not [job for job in carols_ids if re.search(rf"jobs?[ /]{job}\b", answer.text)], answer.text
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "kind", "options"),
+    [
+        ("GET", "/api/documents", "documents", {"params": {"sort": "name", "before": "{id}"}}),
+        ("POST", "/api/jobs", "batches", {"json": {"job_type": "a", "batch_id": "{id}"}}),
+    ],
+    ids=["the cursor of a list", "the batch of a new job"],
+)
+def test_an_id_of_another_owner_is_refused_like_an_unknown_id(
+    server: TwoOwners, method: str, path: str, kind: str, options: dict[str, Any]
+) -> None:
+    unknown_id = 900_000
+    answers = []
+    for row_id in (server.bobs_ids[kind][0], unknown_id):
+        sent = json.loads(json.dumps(options).replace('"{id}"', str(row_id)))
+        answer = server.as_alice(method, path, **sent)
+        answers.append((answer.status_code, answer.text.replace(str(row_id), str(unknown_id))))
+
+    assert answers[0] == answers[1]
+    assert answers[0][0] == 404
 
 
 def test_a_token_that_only_reads_changes_nothing(server: TwoOwners) -> None:

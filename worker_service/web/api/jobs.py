@@ -24,6 +24,7 @@ from worker_service.web.access import Visitor
 from worker_service.web.api.endpoint import ApiRequest, ApiResponse, Items, endpoint
 from worker_service.web.parameters import DryRunParameter, FilledText, Given, Id, Number, about
 from worker_service.web.resources import jobs as resource
+from worker_service.web.resources.batches import visible_batch
 from worker_service.web.resources.jobs import FoundJobs, JobFilters, JobsQuery, visible_job
 
 Priority = Annotated[int, Meta(ge=1, le=10)]
@@ -157,6 +158,8 @@ def enqueue(call: ApiRequest, query: EnqueueQuery, body: JobToEnqueue) -> ApiRes
     """Enqueue a job. Once the response is sent, the job survives a power cut."""
     options = enqueue_options(call.visitor, body)
     jobs.require_jobs(call.session, body.after or (), call.visitor.owner)
+    if body.batch_id and call.visitor.owner is not None:
+        visible_batch(call.session, call.visitor, body.batch_id)
     enqueued = enqueuing.enqueue(call.session, options, lambda _: b"", is_checked=query.check)
     if enqueued.existing:
         resource.refuse_hidden_job(call.session, call.visitor, enqueued.job_id)

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from worker_service.base.errors import DocumentNotFound
-from worker_service.jobs.library import Document, DocumentSelector
+from worker_service.jobs.library import Document, DocumentSelector, DocumentSort
 from worker_service.jobs.search import SearchRequest, SearchResult
 from worker_service.jobs.tags import read_tags
 from worker_service.services import documents, keyword_counts
@@ -73,6 +73,9 @@ def list_documents(
 ) -> DocumentList:
     selector = replace(document_selector(session, visitor, query), is_readable=is_readable)
     order = read_document_order(query.sort)
+    if query.before is not None and order.sort is not DocumentSort.DATE:
+        # The list continues at the place of this document, which would tell its name, pages or state.
+        visible_document(session, visitor, query.before)
     return documents.list_documents(session, selector, limit=query.limit, before_id=query.before, order=order)
 
 

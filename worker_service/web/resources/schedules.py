@@ -16,16 +16,16 @@ from worker_service.web.resources.jobs import owner_for, refuse_hidden_job, refu
 
 
 def list_schedules(session: Session, visitor: Visitor) -> Sequence[ScheduleState]:
-    """Return the visitor's schedules, without a last job or batch of another owner."""
+    """Return the visitor's schedules, without a last job or batch that is another owner's, or deleted."""
     visible = [schedule for schedule in schedules.list_schedules(session) if visitor.may_see(schedule.owner)]
     return [_limited(visitor, schedule) for schedule in visible]
 
 
 def _limited(visitor: Visitor, schedule: ScheduleState) -> ScheduleState:
-    if schedule.job is not None and not visitor.may_see(schedule.job.owner):
+    if not visitor.may_see(None if schedule.job is None else schedule.job.owner):
         schedule = replace(schedule, job=None, job_id=None)
-    if schedule.batch is not None and not visitor.may_see(schedule.batch.owner):
-        schedule = replace(schedule, batch=None)
+    if not visitor.may_see(None if schedule.batch is None else schedule.batch.owner):
+        schedule = replace(schedule, batch=None, batch_id=None)
     return schedule
 
 

@@ -33,7 +33,7 @@ def list_workers(session: Session) -> WorkersAndNodes:
 
 
 def list_pauses(session: Session, visitor: Visitor) -> Sequence[Pause]:
-    return [pause for pause in session.job_queries.pauses() if pause.scope != "owner" or visitor.may_see(pause.name)]
+    return job_control.list_pauses(session, visitor.owner)
 
 
 def pause(
@@ -45,7 +45,7 @@ def pause(
 
 def unpause(session: Session, visitor: Visitor, scope: str, name: str) -> None:
     _refuse_scope(visitor, scope, name)
-    job_control.unpause(session, scope, name)
+    job_control.unpause(session, scope, name, owner=visitor.owner)
 
 
 def _refuse_scope(visitor: Visitor, scope: str, name: str) -> None:
