@@ -45,7 +45,7 @@ _REPEATS_MAX = 200  # Of a cell or row, and the largest number that an attribute
 _REPEATED_CHARACTERS = 1 << 12  # About as many characters repeated cells or rows have together.
 _DIGITS_MAX = 9
 _CHARACTER_CODE = re.compile("[0-9A-Fa-f]{1,4}")
-_FILE_NUMBER = re.compile(r"(\d+)\.xml\Z")
+_FILE_NUMBER = re.compile(r"(\d{1,9})\.xml\Z")
 _SVG = "urn:oasis:names:tc:opendocument:xmlns:svg-compatible:1.0"
 _ALTERNATIVES = (f"{_SVG} title", f"{_SVG} desc")
 """Title and description of a picture. The description comes second, and replaces the title."""
@@ -338,6 +338,9 @@ def _parse(archive: Archive, name: str, begin: object, end: object = None, add_t
                     raise UnreadableDocument(f"{name} in it is larger than {MEMBER_BYTES_MAX >> 20} MiB")
                 parser.Parse(block)
             parser.Parse(b"", True)
+    except LookupError as error:
+        # `_PartParser` has found an end without its beginning, before expat can report the missing tag.
+        raise UnreadableDocument(f"{name} in it is broken (its elements are not properly nested)") from error
     except (expat.ExpatError, *BROKEN) as error:
         raise UnreadableDocument(f"{name} in it is broken ({error})") from error
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import io
 import json
+import random
+import re
 import socket
 import subprocess
 import sys
@@ -28,7 +30,8 @@ from job_handlers.reading.formats import (
     paginate,
     tables_in,
 )
-from tests.job_handlers.reading.documents import digital, picture
+from job_handlers.reading.spreadsheets import SheetFile
+from tests.job_handlers.reading.documents import digital, picture, workbook
 from tests.job_handlers.reading.kit import Library
 from worker_service.handlers import KnownDocument, NewJob
 from worker_service.testing import How
@@ -903,6 +906,82 @@ def test_a_broken_document_fails_with_its_code(
 
     assert (run.how, run.ended.code) == (How.PERMANENT, code)
     assert "root:" not in json.dumps([run.ended.message, library.text])
+
+
+LINK_FIELD_IN_ONE_RUN = (
+    '<w:p><w:r><w:fldChar w:fldCharType="begin"/><w:instrText> HYPERLINK "https://example.com" </w:instrText>'
+    '<w:fldChar w:fldCharType="separate"/><w:t>link</w:t><w:fldChar w:fldCharType="end"/><w:t>more</w:t></w:r></w:p>'
+)
+WORD_PARTS = {
+    "word/document.xml": f"<w:d {W}>{LINK_FIELD_IN_ONE_RUN}<w:p><w:hyperlink r:id='h'><w:t>b</w:t></w:hyperlink>"
+    "<w:footnoteReference w:id='2'/><w:txbxContent><w:p><w:t>box</w:t></w:p></w:txbxContent><w:del><w:t>c</w:t></w:del>"
+    "</w:p><w:tbl><w:tr><w:tc><w:tcPr><w:gridSpan w:val='2'/></w:tcPr><w:p><w:t>d</w:t></w:p></w:tc>"
+    "<w:tc><w:tcPr><w:vMerge/></w:tcPr><w:p><w:t>e</w:t></w:p></w:tc></w:tr></w:tbl></w:d>",
+    "word/_rels/document.xml.rels": RELATIONS.format(
+        '<Relationship Id="h" Type="x/hyperlink" Target="https://e.org"/>'
+    ),
+    "word/styles.xml": f"<w:s {W}><w:style w:styleId='a'><w:name w:val='heading 1'/></w:style></w:s>",
+    "word/footnotes.xml": f"<w:f {W}><w:footnote w:id='2'>{paragraph('note')}</w:footnote></w:f>",
+}
+SLIDE_SHAPE = (
+    "<p:sp><p:ph type='title'/><a:p><a:pPr lvl='1'/><a:r><a:hlinkClick r:id='h'/><a:t>a</a:t></a:r></a:p></p:sp>"
+)
+SLIDE_TABLE = "<a:tbl><a:tr><a:tc gridSpan='2'><a:p><a:t>b</a:t></a:p></a:tc><a:tc/></a:tr></a:tbl>"
+SLIDE = f"<p:s xmlns:p='http://p' xmlns:a='http://a' xmlns:r='http://r'>{SLIDE_SHAPE}{SLIDE_TABLE}</p:s>"
+OPEN_DOCUMENT = (
+    "<o:d xmlns:o='urn:o' xmlns:t='urn:t' xmlns:b='urn:b' xmlns:d='urn:d' xmlns:x='http://x'"
+    " xmlns:s='urn:oasis:names:tc:opendocument:xmlns:svg-compatible:1.0'><d:page><t:p>a<t:note><t:note-citation>1"
+    "</t:note-citation><t:p>note</t:p></t:note><t:a x:href='https://e.org'>b</t:a></t:p><t:list><t:p>c</t:p></t:list>"
+    "<d:frame><d:image x:href='m.png'/><s:title>d</s:title></d:frame><b:table><b:table-row b:number-rows-repeated='2'>"
+    "<b:table-cell b:number-columns-repeated='2'><t:p>e</t:p></b:table-cell></b:table-row></b:table></d:page></o:d>"
+)
+ELEMENT = re.compile(r"<([\w:]+)[^>]*?(?:/>|>.*?</\1>)")
+
+
+def damage(xml: str, chance: random.Random) -> str:
+    """Delete a closing tag, or write an element twice."""
+    if chance.random() < 0.5:
+        tag = chance.choice(list(re.finditer(r"</[\w:]+>", xml)))
+        return xml[: tag.start()] + xml[tag.end() :]
+    element = ELEMENT.match(xml, chance.choice([tag.start() for tag in re.finditer(r"<\w", xml)]))
+    assert element is not None
+    return xml[: element.end()] + element[0] + xml[element.end() :]
+
+
+@pytest.mark.parametrize(
+    ("kind", "parts"),
+    [
+        (FileKind.DOCX, WORD_PARTS),
+        (FileKind.PPTX, {"ppt/slides/slide1.xml": SLIDE}),
+        (FileKind.ODT, {"content.xml": OPEN_DOCUMENT, "styles.xml": OPEN_DOCUMENT, "m.png": ""}),
+        (FileKind.ODP, {"content.xml": OPEN_DOCUMENT, "m.png": ""}),
+        (FileKind.SHEET, {"xl/drawings/drawing1.xml": SLIDE}),
+    ],
+)
+def test_an_office_file_with_damaged_elements_is_read_or_reported_as_broken(
+    tmp_path: Path, kind: FileKind, parts: Mapping[str, str]
+) -> None:
+    chance = random.Random(20261120)
+    with zipfile.ZipFile(workbook(tmp_path / "whole.xlsx", {"One": [["a", 1]]})) as archive:
+        sheet = {name: archive.read(name).decode() for name in archive.namelist()}
+    whole = {**sheet, **parts} if kind is FileKind.SHEET else parts
+    names = [name for name in whole if name.endswith((".xml", ".rels")) and "</" in whole[name]]
+    broken: list[str] = []
+
+    for _ in range(400):
+        name = chance.choice(names)
+        path = packed(tmp_path / "damaged", {**whole, name: damage(whole[name], chance)})
+        try:
+            if kind is FileKind.SHEET:
+                sheets = SheetFile(path, kind)
+                [sheets.page(rows) for rows in sheets.row_ranges()]
+            else:
+                paginate(open_document(path, kind).pieces())
+        except UnreadableDocument as error:
+            broken.append(error.detail)
+
+    assert 50 < len(broken) < 350, broken
+    assert all("in it is broken (" in detail or kind is FileKind.SHEET for detail in broken)
 
 
 @pytest.mark.parametrize("bomb", ["entities", "depth", "html", "mail"])
