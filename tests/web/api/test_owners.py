@@ -3,10 +3,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import apsw
 import httpx
 import pytest
 
@@ -38,6 +40,9 @@ job = {{ type = "report" }}
 FILE = json.loads(manual.OPENAPI.read_text("utf-8"))
 ENDPOINTS = [(method.upper(), path) for path, methods in FILE["paths"].items() for method in methods]
 
+FIRST_ID = 10_000_000
+"""Ids are so high that they occur in an answer only as themselves."""
+
 FOR_ALL_OWNERS = {"/api/status", "/api/stats", "/api/workers", "/metrics"}
 
 
@@ -51,6 +56,11 @@ class TwoOwners:
     admin_token: str
     bobs_ids: dict[str, list[int]]
     """Ids by the first segment of a path."""
+
+    def ids_of_bob_in(self, text: str, asked: str) -> list[int]:
+        """Return the ids in the answer that the request does not have."""
+        bobs_ids = {row_id for ids in self.bobs_ids.values() for row_id in ids if row_id >= FIRST_ID}
+        return [row_id for row_id in bobs_ids if str(row_id) in text and str(row_id) not in asked]
 
     def request(self, token: str, method: str, path: str, **options: Any) -> httpx.Response:
         headers = bearing(token)
@@ -92,6 +102,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoOwners]:
     environ = {"WORKER_LOG_FORMAT": "json", "WORKER_CONFIG": str(folder / "pagemill.toml")}
     settings: Settings = load_settings({"database": str(folder / "pagemill.db")}, environ=environ)
     database_maintenance.initialise(settings)
+    with closing(apsw.Connection(str(settings.database))) as connection:
+        for number, table in enumerate(("worker_job_queue", "batch", "document", "file", "worker_action"), 1):
+            connection.execute("INSERT INTO sqlite_sequence (name, seq) VALUES (?, ?)", (table, number * FIRST_ID))
     session = open_session(settings, actor=f"{MARK}-actor")
     bobs_ids = _add_data(session)
     alice = tokens.create_token(session, "alice", [Power.ADMIN], owner="alice").text
@@ -237,6 +250,7 @@ def test_a_token_of_one_owner_neither_sees_nor_changes_anothers_data(server: Two
         asked = json.dumps([filled_path, options], default=str)
         assert MARK not in answer.text or (answer.status_code >= 400 and MARK in asked), context
         assert MARK not in str(answer.headers), context
+        assert not server.ids_of_bob_in(answer.text, asked), context
         if path in FOR_ALL_OWNERS:
             assert answer.status_code == 403, context
         elif "{" in path and "{name}" not in path and not path.startswith("/api/exports/"):
