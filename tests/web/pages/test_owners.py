@@ -16,6 +16,7 @@ from starlette.routing import Route
 
 from tests.web.api.test_owners import BOB, MARK, TwoOwners
 from tests.web.api.test_owners import server as server
+from worker_service.jobs.job import NewJob, Status
 from worker_service.jobs.tokens import Power
 from worker_service.services import tokens
 from worker_service.web import access, app
@@ -54,6 +55,8 @@ def parameters_for(server: TwoOwners, method: str, path: str) -> list[dict[str, 
         return [{}, more | {"verb": "cancel"}]
     chosen: list[dict[str, Any]] = [
         {}, {"owner": BOB}, {"id": jobs}, {"batch": batches}, {"document": server.bobs_ids["documents"]},
+        {"job": jobs}, {"again": jobs[0]}, {"done": server.bobs_ids["actions"][0]},
+        {"sort": "name", "before": server.bobs_ids["documents"][0]},
         {"q": "word", "terms": "word", "term": "word", "before": 10**6},
     ]  # fmt: skip
     if method == "GET" and path != "/jobs/change":
@@ -81,6 +84,7 @@ def test_pages_of_one_owner_neither_show_nor_change_anothers_data(server: TwoOwn
             # A page may repeat the parameters: in the fields of a filter, in its command, in a refusal.
             assert MARK not in answer.text.replace(BOB, ""), context
             assert BOB not in answer.text or BOB in str(parameters), context
+            assert not server.ids_of_bob_in(answer.text, f"{filled_path} {parameters}"), context
             if "_id" in path:
                 assert answer.status_code in (400, 403, 404, 409), context
     assert server.data_of_bob() == before
@@ -99,6 +103,18 @@ def test_pages_for_all_owners_show_what_those_of_one_owner_do_not(server: TwoOwn
     assert {"/", "/jobs", "/jobs/{job_id:id}", "/batches", "/batches/{batch_id:id}", "/search",
             "/documents/{document_id:id}",
             "/failures", "/queue", "/activity"} <= shown  # fmt: skip
+
+
+@pytest.mark.parametrize("filters", [{"scope": "ticked"}, {"status": ","}])
+def test_a_change_without_a_filter_does_not_change_all_jobs_of_the_owner(
+    server: TwoOwners, filters: dict[str, str]
+) -> None:
+    job_id = server.session.store.intake.enqueue(NewJob("action", owner="alice")).job_id
+
+    answer = server.as_alice("POST", "/jobs/change", data={"verb": "cancel", **filters})
+
+    assert answer.status_code == 400
+    assert server.session.store.job_queries.get(job_id).status is Status.PENDING
 
 
 @pytest.mark.parametrize("is_checked_by_middleware", [True, False])

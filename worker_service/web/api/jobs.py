@@ -250,9 +250,7 @@ def delete_jobs(call: ApiRequest, query: JobChangeQuery) -> ApiResponse[ChangedJ
 def _change_many(
     call: ApiRequest, verb: str, query: JobChangeQuery, *, priority: int | None = None, is_immediate: bool = False
 ) -> ApiResponse[ChangedJobs]:
-    if resource.selector_of(call.session, query).is_empty:
-        raise BadInput(f"no jobs to {verb} are selected", "add id=42, or selectors such as status=failed&since=1d")
-    selector = resource.selector_for_change(call.session, call.visitor, query)
+    selector = resource.selector_for_change(call.session, call.visitor, query, verb)
     plan = job_control.make_plan(call.session, verb, selector, priority=priority)
     if query.dry_run:
         ids = [job.id for job in plan.sample]

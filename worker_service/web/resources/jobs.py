@@ -94,9 +94,12 @@ def selector_of(session: Session, filters: JobFilters) -> Selector:
     )
 
 
-def selector_for_change(session: Session, visitor: Visitor, filters: JobFilters) -> Selector:
+def selector_for_change(session: Session, visitor: Visitor, filters: JobFilters, verb: str) -> Selector:
     """Raise `JobNotFound` if the filters name another owner's job."""
     selector = selector_of(session, filters)
+    if selector.is_empty:
+        # Limited to an owner, it would match all jobs of that owner.
+        raise BadInput(f"no jobs to {verb} are selected", "add id=42, or selectors such as status=failed&since=1d")
     require_jobs(session, selector.ids, visitor.owner)
     return visitor.limit_selector(selector)
 

@@ -212,7 +212,7 @@ def preview_change(request: Request, session: Session) -> Response:
     if not filters:
         return redirect("/jobs", message="nothing")
     priority = _priority(verb, query.get("priority"))
-    selector = _selector(session, visitor, filters)
+    selector = _selector(session, visitor, filters, verb)
     plan = job_control.make_plan(session, verb, selector, priority=priority, seconds=SEARCH_SECONDS_MAX)
     number = counted(plan.jobs, "job")
     if plan.is_partial:
@@ -233,13 +233,13 @@ def preview_change(request: Request, session: Session) -> Response:
 def change(request: Request, session: Session) -> Response:
     form = form_of(request)
     verb, filters = _verb(form.get("verb")), Filters.read(form).in_scope(form.get("scope"))
-    selector = _selector(session, visitor_of(request), filters)
+    selector = _selector(session, visitor_of(request), filters, verb)
     plan = job_control.make_plan(session, verb, selector, priority=_priority(verb, form.get("priority")), seconds=0)
     return redirect_after(safe_path(form.get("back"), "/jobs"), job_control.apply_plan(session, plan))
 
 
-def _selector(session: Session, visitor: Visitor, filters: Filters) -> Selector:
-    return resource.selector_for_change(session, visitor, read_known(filters.pairs, JobFilters))
+def _selector(session: Session, visitor: Visitor, filters: Filters, verb: str) -> Selector:
+    return resource.selector_for_change(session, visitor, read_known(filters.pairs, JobFilters), verb)
 
 
 def _verb(text: str | None) -> str:
