@@ -272,7 +272,7 @@ def _received(found: dict[str, str], place: Path, digest: Any) -> None:
 
 
 def _drive(found: dict[str, str], place: Path) -> None:
-    from job_handlers.fetch.errors import Timeouts
+    from job_handlers.fetch.error_rules import Timeouts
     from job_handlers.fetch.sources.drive.client import Drive
     from job_handlers.fetch.sources.drive.file import DriveFile
 
@@ -280,7 +280,7 @@ def _drive(found: dict[str, str], place: Path) -> None:
 
 
 def _url(found: dict[str, str], place: Path) -> None:
-    from job_handlers.fetch.errors import Timeouts
+    from job_handlers.fetch.error_rules import Timeouts
     from job_handlers.fetch.sources import FileRequest
     from job_handlers.fetch.sources.https.file import HttpsFile
 
@@ -288,7 +288,7 @@ def _url(found: dict[str, str], place: Path) -> None:
 
 
 def _fetch(source: Any, place: Path) -> None:
-    from job_handlers.fetch.errors import RetryPolicy, Timeouts
+    from job_handlers.fetch.error_rules import RetryPolicy, Timeouts
     from job_handlers.fetch.sources import FileRequest
     from job_handlers.fetch.transfer import fetch
     from worker_service.base.files import sync_path
@@ -303,7 +303,7 @@ def _fetch(source: Any, place: Path) -> None:
 
 def _deadline(found: dict[str, str], place: Path) -> None:
     """Measure the time until control returns from one chunk."""
-    from job_handlers.fetch.errors import FetchError, Timeouts
+    from job_handlers.fetch.error_rules import FetchError, Timeouts
     from job_handlers.fetch.partial_file import PartialFile
     from job_handlers.fetch.sources.drive.client import Drive
     from job_handlers.fetch.sources.drive.file import DriveFile

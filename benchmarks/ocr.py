@@ -44,7 +44,7 @@ from benchmarks.ocr_own import Pipeline, pipeline
 from benchmarks.ocr_peers import Reading
 from benchmarks.running import wait_until
 from benchmarks.table import Fact, Goal, Row, at_least, at_most, at_most_above, below, never_over
-from job_handlers.fetch.errors import Timeouts
+from job_handlers.fetch.error_rules import Timeouts
 from job_handlers.reading import ocr
 
 Reader = Callable[[Sequence[Book]], Reading]

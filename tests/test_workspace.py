@@ -17,7 +17,7 @@ from worker_service.base.errors import ConfigError
 from worker_service.jobs.attempts import Checkpoint, Completion
 from worker_service.jobs.documents import CrawlItem, CrawlPage, DocumentFacts, DocumentRequest, NewFile, PublishedFile
 from worker_service.jobs.job import NewJob
-from worker_service.jobs.names import LinkFacts, Links, links_of
+from worker_service.jobs.workspace_names import LinkFacts, Links, links_of
 from worker_service.store.opening import initialise, open_store
 from worker_service.workspace import take_workspace, update_due_links, update_links
 

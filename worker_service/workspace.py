@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from worker_service.base.directories import open_nested_folder
 from worker_service.base.errors import ConfigError, PagemillError
-from worker_service.jobs.names import Links, links_of
+from worker_service.jobs.workspace_names import Links, links_of
 
 if TYPE_CHECKING:
     from worker_service.store.store import Store

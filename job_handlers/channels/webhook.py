@@ -24,7 +24,7 @@ from msgspec import Struct
 
 from job_handlers.channels import credential_lines
 from job_handlers.fetch.address_policy import AddressPolicy, parse_url
-from job_handlers.fetch.errors import FetchError, Timeouts, limit_wait
+from job_handlers.fetch.error_rules import FetchError, Timeouts, limit_wait
 from job_handlers.fetch.http_client import HttpClient, retry_after
 from job_handlers.settings import HandlersSettings
 from worker_service.handlers import Context, Done, Handler, KnownDocument, Limits, Message, Permanent, Retryable

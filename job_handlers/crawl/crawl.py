@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from job_handlers.crawl.options import CrawlPayload, check_payload, crawl_key
 from job_handlers.crawl.state import CrawlRecord, DryRunRecord
 from job_handlers.crawl.walk import CrawlRun
-from job_handlers.fetch.errors import Timeouts
+from job_handlers.fetch.error_rules import Timeouts
 from job_handlers.fetch.sources import credentials, environment, import_sources, read_folder
 from job_handlers.fetch.sources.tree import Tree
 from worker_service.handlers import Context, Done, Handler, Limits, Permanent, Retryable, Snooze

@@ -13,7 +13,7 @@ from uuid import uuid4
 from msgspec import Meta
 from msgspec.structs import asdict, replace
 
-from job_handlers.fetch.errors import FetchError
+from job_handlers.fetch.error_rules import FetchError
 from job_handlers.fetch.sources import Source, folders_in_words, read_folder, read_reference
 from job_handlers.fetch.sources.local import resolve_path
 from job_handlers.reading.find_files import LeftOut, find_files

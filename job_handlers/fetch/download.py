@@ -18,7 +18,7 @@ from msgspec import Struct, field
 
 from job_handlers import file_kinds
 from job_handlers.fetch import transfer
-from job_handlers.fetch.errors import FetchError, RetryPolicy, Timeouts
+from job_handlers.fetch.error_rules import FetchError, RetryPolicy, Timeouts
 from job_handlers.fetch.partial_file import FileFacts
 from job_handlers.fetch.sources import (
     FileRequest,

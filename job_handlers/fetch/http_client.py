@@ -20,7 +20,7 @@ from email.message import Message
 from urllib.parse import urljoin, urlsplit
 
 from job_handlers.fetch.address_policy import AddressPolicy, Endpoint, Target, parse_url
-from job_handlers.fetch.errors import FetchError, Timeouts
+from job_handlers.fetch.error_rules import FetchError, Timeouts
 from worker_service.handlers import Permanent, Stopped
 
 REDIRECTS_MAX = 5

@@ -15,7 +15,7 @@ from typing import Any
 from msgspec import Struct
 
 from job_handlers import file_kinds
-from job_handlers.fetch.errors import FetchError
+from job_handlers.fetch.error_rules import FetchError
 from worker_service.base.files import atomic_write
 from worker_service.handlers import Retryable
 

@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from job_handlers import file_kinds
-from job_handlers.fetch.errors import RANGE_ERRORS, FetchError, Restart, RetryPolicy
+from job_handlers.fetch.error_rules import RANGE_ERRORS, FetchError, Restart, RetryPolicy
 from job_handlers.fetch.partial_file import Digests, FileFacts, PartialFile
 from job_handlers.fetch.sources import FileRequest, SourceFile
 from worker_service.base.files import move_file

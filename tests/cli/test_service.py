@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Run, items
-from worker_service.cli import units
+from worker_service.cli import service_installation
 from worker_service.settings import loading
 
 SHIPPED = Path(__file__).resolve().parents[2] / "systemd"
@@ -226,6 +226,6 @@ def test_install_refuses_the_option_database(run: Run) -> None:
 
 
 def test_special_characters_in_the_path_of_python_are_escaped_for_systemd() -> None:
-    text = units.unit_text("pagemill.service", '/srv/my "100%"/bin/python')
+    text = service_installation.unit_text("pagemill.service", '/srv/my "100%"/bin/python')
 
     assert 'ExecStart="/srv/my \\"100%%\\"/bin/python" -m worker_service' in text.splitlines()

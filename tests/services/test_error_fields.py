@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from job_handlers.fetch.errors import FetchError, RetryPolicy, Timeouts
+from job_handlers.fetch.error_rules import FetchError, RetryPolicy, Timeouts
 from tests.store.kit import ByHand
 from worker_service.handlers import Permanent
 from worker_service.jobs.attempts import Failure

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from job_handlers.fetch.errors import RULES
+from job_handlers.fetch.error_rules import RULES
 from worker_service.base.errors import JobNotFound
 from worker_service.jobs.attempts import Completion, Failure
 from worker_service.jobs.documents import DocumentRequest

@@ -1,4 +1,4 @@
-"""Untrusted text for terminals, pagers, JSON and spreadsheets."""
+"""Untrusted text for terminals, pagers and JSON."""
 
 from __future__ import annotations
 
@@ -16,9 +16,6 @@ _LINE_ENDS = re.compile(r"[\r\n\t][\r\n\t ]*")
 # Zero-width joiners are needed in many scripts and in emoji.
 _JOINERS = "\u200c\u200d"
 _BYTE_SURROGATES = range(0xDC80, 0xDD00)
-_SIGNED_NUMBER = re.compile(r"[+-](?:[ .,]?\d+)*%?")
-# A spreadsheet takes these as the start of a formula, also in full width.
-_FORMULA_BEGINS = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 
 
 def harmless(text: str) -> str:
@@ -46,17 +43,6 @@ def clip(text: str, characters_max: int) -> str:
 def strip_surrogates(text: str) -> str:
     # A file name may contain lone surrogates, a JSON message may not.
     return text.encode("utf-8", "replace").decode()
-
-
-def harmless_cell(value: object) -> object:
-    """Return a cell in which text never becomes a formula."""
-    if not isinstance(value, str):
-        return value
-    text = harmless(value)
-    if _SIGNED_NUMBER.fullmatch(value):
-        return text
-    begins_formula = value.startswith(_FORMULA_BEGINS) or text.startswith(_FORMULA_BEGINS)
-    return f"'{text}" if begins_formula else text
 
 
 def as_json(value: object, *, indent: int | None = None, is_ascii: bool = False) -> str:

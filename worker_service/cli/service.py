@@ -17,8 +17,7 @@ import click
 from worker_service.base.errors import PagemillError, Refused
 from worker_service.cli import EXIT_NOT_ALLOWED, VerbGroup, output
 from worker_service.cli.context import Function, Invocation, dry_run_option, verb
-from worker_service.cli.system_steps import do_steps
-from worker_service.cli.units import (
+from worker_service.cli.service_installation import (
     BACKUP_TIMER,
     CONFIGURATION,
     PACKAGE,
@@ -30,6 +29,7 @@ from worker_service.cli.units import (
     user_install_steps,
     user_uninstall_steps,
 )
+from worker_service.cli.system_steps import do_steps
 
 _HINTS = (
     "to give a user access: usermod -aG pagemill {person}, and log in again; `pagemill` then uses "

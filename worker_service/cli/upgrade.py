@@ -16,8 +16,8 @@ from worker_service.base.errors import PagemillError, Refused
 from worker_service.cli import output
 from worker_service.cli.context import Invocation, dry_run_option, verb
 from worker_service.cli.service import NeedsRoot, installed_from
+from worker_service.cli.service_installation import OFFLINE_UNIT, UNITS, WEB_UNIT, as_service
 from worker_service.cli.system_steps import RunCommand, step_as_object
-from worker_service.cli.units import OFFLINE_UNIT, UNITS, WEB_UNIT, as_service
 from worker_service.settings.loading import user_unit
 
 _SYSTEM_UNIT = Path("/etc/systemd/system/pagemill.service")

@@ -59,8 +59,8 @@ from worker_service.jobs.documents import RepublishedFile as RepublishedFile
 from worker_service.jobs.documents import SameContent as SameContent
 from worker_service.jobs.job import CAPABILITY_MISSING as CAPABILITY_MISSING
 from worker_service.jobs.job import NewJob as NewJob
-from worker_service.jobs.names import safe_name as safe_name
 from worker_service.jobs.tags import read_tags as read_tags
+from worker_service.jobs.workspace_names import safe_name as safe_name
 from worker_service.settings.commands import PlaceholderError as PlaceholderError
 from worker_service.settings.commands import Program as Program
 from worker_service.settings.commands import read_program as read_program

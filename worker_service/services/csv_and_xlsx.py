@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, count
 from typing import IO
 
-from worker_service.base.sanitize import harmless, harmless_cell
+from worker_service.base.sanitize import harmless
 from worker_service.jobs.job import Job
 from worker_service.jobs.library import Document, Provenance
 
@@ -16,6 +17,9 @@ DOCUMENT_COLUMNS = (
     "DOCUMENT", "NAME", "SOURCE", "FOLDER", "KEY", "OWNER", "KIND", "PAGES", "STATE", "ERROR", "MESSAGE", "SIZE",
     "SHA256", "MD5", "READ_AT", "TAGS",
 )  # fmt: skip
+_SIGNED_NUMBER = re.compile(r"[+-](?:[ .,]?\d+)*%?")
+# A spreadsheet takes these as the start of a formula, also in full width.
+_FORMULA_BEGINS = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 
 
 def csv_lines(headers: Sequence[str], rows: Iterable[Sequence[object]], *, is_for_excel: bool = False) -> Iterator[str]:
@@ -26,6 +30,17 @@ def csv_lines(headers: Sequence[str], rows: Iterable[Sequence[object]], *, is_fo
         line = io.StringIO()
         csv.writer(line, lineterminator="\n").writerow(map(harmless_cell, row))
         yield line.getvalue()
+
+
+def harmless_cell(value: object) -> object:
+    """Return a cell in which text never becomes a formula."""
+    if not isinstance(value, str):
+        return value
+    text = harmless(value)
+    if _SIGNED_NUMBER.fullmatch(value):
+        return text
+    begins_formula = value.startswith(_FORMULA_BEGINS) or text.startswith(_FORMULA_BEGINS)
+    return f"'{text}" if begins_formula else text
 
 
 def document_row(item: tuple[Document, Provenance] | Job) -> tuple[object, ...]:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from worker_service.base.errors import BadInput, PagemillError
 from worker_service.jobs.documents import PublishedFile
 from worker_service.jobs.library import Document
-from worker_service.jobs.names import safe_name
+from worker_service.jobs.workspace_names import safe_name
 from worker_service.services.document_formats import FORMATS, write_format
 from worker_service.services.session import Session
 from worker_service.workspace import file_exists

@@ -86,7 +86,7 @@ class Library(StorePart):
     def _folder_at_source(self, document: Document) -> str:
         values = {"owner": document.owner, "source_key": document.source_key}
         crawled = [name for (name,) in self._db.read("crawled_folders", **values)]
-        from worker_service.jobs.names import folder_at_source  # not needed for lists
+        from worker_service.jobs.workspace_names import folder_at_source  # not needed for lists
 
         return folder_at_source(document.source_key, crawled)
 

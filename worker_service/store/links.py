@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from worker_service.jobs.names import LinkFacts, Links, folded
+from worker_service.jobs.workspace_names import LinkFacts, Links, folded
 from worker_service.store.database import StorePart
 
 

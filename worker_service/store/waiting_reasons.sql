@@ -1,4 +1,4 @@
--- Why a pending job has not started. The gates are the fragments of the claim in leases.sql.
+-- Why a pending job has not started. gates.sql has the gates that the claim also uses.
 
 -- name: next_turn
 -- The job that a worker's next claim takes: among the heads of the open lanes, the owner with the fewest running jobs

@@ -21,7 +21,7 @@ from worker_service.base.files import sync_path
 from worker_service.base.path_text import path_to_text
 from worker_service.jobs.documents import IndexStatus
 from worker_service.jobs.library import DocumentSelector
-from worker_service.jobs.names import safe_name
+from worker_service.jobs.workspace_names import safe_name
 from worker_service.services.exports import has_original
 from worker_service.services.session import Session
 from worker_service.workspace import FREE_BYTES_LEAST

@@ -15,7 +15,7 @@ from msgspec import Struct
 from worker_service.handlers import Permanent, find
 
 if TYPE_CHECKING:
-    from job_handlers.fetch.errors import Timeouts
+    from job_handlers.fetch.error_rules import Timeouts
     from job_handlers.fetch.partial_file import FileFacts, PartialFile
     from job_handlers.fetch.sources.tree import Tree
 

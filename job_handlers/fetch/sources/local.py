@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from mimetypes import guess_type
 from pathlib import Path
 
-from job_handlers.fetch.errors import FetchError, Timeouts
+from job_handlers.fetch.error_rules import FetchError, Timeouts
 from job_handlers.fetch.partial_file import FileFacts, PartialFile
 from job_handlers.fetch.sources import FileRequest, IsStopping, Reference
 from job_handlers.fetch.sources.tree import Entry, ItemError, Listing, ListingExpired, TreeChanges

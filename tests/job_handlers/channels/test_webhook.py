@@ -18,7 +18,7 @@ import pytest
 
 from job_handlers.channels import notify, webhook
 from job_handlers.fetch import address_policy, http_client
-from job_handlers.fetch.errors import limit_wait
+from job_handlers.fetch.error_rules import limit_wait
 from tests.job_handlers.channels.conftest import Server, code_of, run_here
 from worker_service.handlers import Done, HandlerError, Permanent, Retryable
 from worker_service.testing import How, run_handler

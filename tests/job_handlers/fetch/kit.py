@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 
 from job_handlers.fetch import transfer
-from job_handlers.fetch.errors import RetryPolicy, Timeouts
+from job_handlers.fetch.error_rules import RetryPolicy, Timeouts
 from job_handlers.fetch.sources import FileRequest, SourceFile, https
 from job_handlers.fetch.sources.drive import credentials as drive_credentials
 from job_handlers.fetch.sources.drive.client import Drive

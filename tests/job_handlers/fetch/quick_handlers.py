@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from job_handlers.fetch import download
-from job_handlers.fetch.errors import Timeouts
+from job_handlers.fetch.error_rules import Timeouts
 from worker_service.handlers import Context, Done
 
 SOON = Timeouts(

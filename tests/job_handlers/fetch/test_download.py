@@ -17,7 +17,7 @@ import pytest
 from msgspec.structs import replace
 
 from job_handlers.fetch import download
-from job_handlers.fetch.errors import FetchError, Timeouts
+from job_handlers.fetch.error_rules import FetchError, Timeouts
 from job_handlers.fetch.sources import https, local
 from job_handlers.fetch.sources.drive import credentials as drive_credentials
 from job_handlers.fetch.sources.local import LocalFile, revision_of
@@ -420,7 +420,7 @@ def test_a_file_that_is_replaced_after_the_attempt_began_is_read_by_the_next_att
     program = (
         "import os, sys\n"
         "from pathlib import Path\n"
-        "from job_handlers.fetch.errors import Timeouts\n"
+        "from job_handlers.fetch.error_rules import Timeouts\n"
         "from job_handlers.fetch.sources.local import LocalFile\n"
         "from worker_service.handlers import Retryable\n"
         "from worker_service.runner import sandbox\n"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from job_handlers.fetch.errors import RULES, FetchError
+from job_handlers.fetch.error_rules import RULES, FetchError
 from job_handlers.fetch.sources.drive import client as drive
 from job_handlers.fetch.sources.drive.client import Drive
 from job_handlers.fetch.sources.drive.pacer import Pacer

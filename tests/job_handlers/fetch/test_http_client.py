@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import pytest
 
-from job_handlers.fetch.errors import FetchError, Timeouts
+from job_handlers.fetch.error_rules import FetchError, Timeouts
 from job_handlers.fetch.http_client import HttpClient
 from tests.drive_server import DriveServer
 from tests.drive_server.answers import PlainFile

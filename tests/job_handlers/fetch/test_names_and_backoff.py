@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from job_handlers.fetch.errors import RULES, FetchError, Restart, RetryPolicy, Timeouts
+from job_handlers.fetch.error_rules import RULES, FetchError, Restart, RetryPolicy, Timeouts
 from job_handlers.fetch.partial_file import FileFacts, PartialFile
 from job_handlers.fetch.sources import read_reference
 from job_handlers.fetch.sources.drive import credentials as drive_credentials

@@ -21,7 +21,7 @@ from worker_service import VERSION
 from worker_service.jobs.documents import IndexStatus
 from worker_service.services.session import Session
 from worker_service.web.database_sessions import session_of
-from worker_service.web.views.flash import flash_of
+from worker_service.web.views.flash_messages import flash_of
 from worker_service.web.views.template_filters import register_filters
 
 STATIC = Path(__file__).with_name("static")

@@ -31,7 +31,7 @@ from worker_service.web.resources.jobs import owner_for
 from worker_service.web.resources.read_requests import source_jobs
 from worker_service.web.views import page, render
 from worker_service.web.views.filter_links import FilterLink, same_page
-from worker_service.web.views.flash import redirect
+from worker_service.web.views.flash_messages import redirect
 from worker_service.web.views.reading_progress import ReadingProgress, batch_progress, reading_progress, time_left
 from worker_service.web.views.template_filters import command, format_size
 

@@ -24,7 +24,7 @@ from worker_service.web.resources.documents import requested_document
 from worker_service.web.resources.jobs import refuse_server_files
 from worker_service.web.resources.read_requests import WrongPassword, submit_reindex, unlock_document
 from worker_service.web.views import in_rendering_thread, page, render
-from worker_service.web.views.flash import redirect
+from worker_service.web.views.flash_messages import redirect
 
 
 class ReindexFormQuery(Struct, frozen=True):

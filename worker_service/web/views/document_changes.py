@@ -23,7 +23,7 @@ from worker_service.web.parameters import read_known
 from worker_service.web.resources.documents import DocumentsQuery, document_selector, zip_response
 from worker_service.web.resources.read_requests import submit_reindex
 from worker_service.web.views import page, render
-from worker_service.web.views.flash import redirect
+from worker_service.web.views.flash_messages import redirect
 
 _AT_ONCE_MAX = 1000
 """Reading again or removing takes milliseconds for each document."""

@@ -14,7 +14,7 @@ from worker_service.web.parameters import parse_number, read_known
 from worker_service.web.sign_in import safe_path
 from worker_service.web.views import page, render
 from worker_service.web.views.filter_links import FilterLink, same_page
-from worker_service.web.views.flash import redirect_after
+from worker_service.web.views.flash_messages import redirect_after
 
 _FAILURES_MAX = 25
 

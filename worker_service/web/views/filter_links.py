@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 from msgspec import Struct
 from starlette.requests import Request
 
-from worker_service.web.views.flash import FlashQuery
+from worker_service.web.views.flash_messages import FlashQuery
 
 
 class FilterLink(Struct, frozen=True):

@@ -38,7 +38,7 @@ from worker_service.web.resources.jobs import SEARCH_SECONDS_MAX, JobFilters, Jo
 from worker_service.web.sign_in import safe_path
 from worker_service.web.views import page, render
 from worker_service.web.views.filter_links import FilterLink, same_page
-from worker_service.web.views.flash import redirect, redirect_after
+from worker_service.web.views.flash_messages import redirect, redirect_after
 from worker_service.web.views.template_filters import command, format_size, length
 
 _LOG_LINES_MAX = 400

@@ -31,7 +31,7 @@ from worker_service.web.parameters import parse_number, read_known
 from worker_service.web.resources.batches import visible_batch
 from worker_service.web.resources.system import list_pauses
 from worker_service.web.views import page, render
-from worker_service.web.views.flash import redirect
+from worker_service.web.views.flash_messages import redirect
 from worker_service.web.views.reading_progress import ReadingProgress, reading_progress
 from worker_service.web.views.template_filters import capitalised
 

@@ -19,7 +19,7 @@ from worker_service.web.error_responses import NotAllowed, status_of
 from worker_service.web.middleware import form_of
 from worker_service.web.resources.schedules import add_schedule, change_schedule, list_schedules, run_schedule
 from worker_service.web.views import page, render
-from worker_service.web.views.flash import redirect
+from worker_service.web.views.flash_messages import redirect
 
 # Choices of the form; "" stands for a cron expression.
 _EVERY = (

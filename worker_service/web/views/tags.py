@@ -16,7 +16,7 @@ from worker_service.web.middleware import form_of
 from worker_service.web.resources.jobs import action_text, owner_for, refuse_server_files
 from worker_service.web.views import page, render
 from worker_service.web.views.documents import owners_of
-from worker_service.web.views.flash import redirect
+from worker_service.web.views.flash_messages import redirect
 
 
 def tags_page(request: Request, session: Session) -> Response:

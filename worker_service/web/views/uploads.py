@@ -25,7 +25,7 @@ from worker_service.web.resources.jobs import visible_job
 from worker_service.web.resources.read_requests import Upload, submit_upload
 from worker_service.web.views import page, render
 from worker_service.web.views.documents import owners_of
-from worker_service.web.views.flash import redirect
+from worker_service.web.views.flash_messages import redirect
 from worker_service.web.views.reading_progress import ReadingProgress, reading_progress
 from worker_service.web.views.template_filters import capitalised
 

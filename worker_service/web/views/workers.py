@@ -24,7 +24,7 @@ from worker_service.web.resources.system import (
 )
 from worker_service.web.sign_in import safe_path
 from worker_service.web.views import page, render
-from worker_service.web.views.flash import describe_action, redirect
+from worker_service.web.views.flash_messages import describe_action, redirect
 
 _ACTIONS_MAX = 100
 

@@ -14,7 +14,7 @@ from job_handlers.fetch.sources.drive import credentials
 from worker_service.handlers import Permanent
 
 if TYPE_CHECKING:
-    from job_handlers.fetch.errors import Timeouts
+    from job_handlers.fetch.error_rules import Timeouts
     from job_handlers.fetch.sources.tree import Tree
 
 PLATFORM = "gdrive"

@@ -21,7 +21,7 @@ from googleapiclient.discovery import build  # type: ignore[import-untyped]
 from googleapiclient.errors import HttpError  # type: ignore[import-untyped]
 from msgspec import Struct
 
-from job_handlers.fetch.errors import FetchError, Timeouts
+from job_handlers.fetch.error_rules import FetchError, Timeouts
 from job_handlers.fetch.http_client import REDIRECTS_MAX, HttpAnswer, HttpClient, status_error
 from job_handlers.fetch.partial_file import FileFacts, PartialFile
 from job_handlers.fetch.sources.drive import credentials as drive_credentials

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from job_handlers.fetch.errors import FetchError
+from job_handlers.fetch.error_rules import FetchError
 from job_handlers.fetch.partial_file import FileFacts, PartialFile
 from job_handlers.fetch.sources.drive.client import Drive, key_header
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from job_handlers.fetch.errors import FetchError
+from job_handlers.fetch.error_rules import FetchError
 from job_handlers.fetch.sources.drive import credentials as drive_credentials
 from worker_service.handlers import Context, Done, Handler, Limits, Permanent
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from job_handlers.fetch.errors import FetchError, Restart, RetryPolicy, Timeouts
+from job_handlers.fetch.error_rules import FetchError, Restart, RetryPolicy, Timeouts
 from job_handlers.fetch.sources import Reference
 from job_handlers.fetch.sources.drive import PLATFORM, SHARED_WITH_ME, source_of_jobs
 from job_handlers.fetch.sources.drive.client import Drive

@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 from job_handlers import file_kinds
 from job_handlers.fetch.address_policy import AddressPolicy, parse_url
-from job_handlers.fetch.errors import FetchError, Timeouts
+from job_handlers.fetch.error_rules import FetchError, Timeouts
 from job_handlers.fetch.http_client import REDIRECTS_MAX, HttpAnswer, HttpClient, status_error
 from job_handlers.fetch.partial_file import FileFacts, PartialFile
 from job_handlers.fetch.sources import FileRequest
