@@ -131,7 +131,7 @@ def set_slots(call: ApiRequest, body: SlotsBody) -> SlotsOfWorker:
 @endpoint("GET", "/api/pauses", is_time_dependent=True)
 def list_pauses(call: ApiRequest) -> Items[Pause]:
     """List the pauses."""
-    return Items(resource.list_pauses(call.session, call.visitor))
+    return Items(job_control.list_pauses(call.session, call.visitor.owner))
 
 
 @endpoint("POST", "/api/pauses", statuses=(201,))

@@ -16,7 +16,7 @@ from worker_service.web.resources.jobs import owner_for, refuse_hidden_job, refu
 
 
 def list_schedules(session: Session, visitor: Visitor) -> Sequence[ScheduleState]:
-    """Return the visitor's schedules, without a last job or batch that is another owner's, or deleted."""
+    """Return the visitor's schedules, without a last job or batch of another owner."""
     visible = [schedule for schedule in schedules.list_schedules(session) if visitor.may_see(schedule.owner)]
     return [_limited(visitor, schedule) for schedule in visible]
 

@@ -8,7 +8,6 @@ from msgspec import Struct
 
 from worker_service.base.errors import BadInput, Refused
 from worker_service.jobs.history import Action
-from worker_service.jobs.job import Pause
 from worker_service.services import job_control
 from worker_service.services.job_control import Paused
 from worker_service.services.overview import CheckedNode, CheckedWorker, Overview
@@ -30,10 +29,6 @@ class WorkersAndNodes(Struct, frozen=True):
 def list_workers(session: Session) -> WorkersAndNodes:
     overview = Overview(session)
     return WorkersAndNodes(overview.workers, overview.nodes)
-
-
-def list_pauses(session: Session, visitor: Visitor) -> Sequence[Pause]:
-    return job_control.list_pauses(session, visitor.owner)
 
 
 def pause(

@@ -29,7 +29,6 @@ from worker_service.web.access import Visitor, visitor_of
 from worker_service.web.middleware import form_of
 from worker_service.web.parameters import parse_number, read_known
 from worker_service.web.resources.batches import visible_batch
-from worker_service.web.resources.system import list_pauses
 from worker_service.web.views import page, render
 from worker_service.web.views.flash_messages import redirect
 from worker_service.web.views.reading_progress import ReadingProgress, reading_progress
@@ -98,7 +97,7 @@ def queue(request: Request, session: Session) -> Response:
     overview = Overview(session) if sees_all else None
     reading = _rows_being_read(session, visitor)
     waiting_ids = session.overview.documents_in_line(visitor.owner, most=_WAITING_MAX)
-    pauses = list_pauses(session, visitor)
+    pauses = job_control.list_pauses(session, visitor.owner)
     being_read_total = session.library.count(IndexStatus.INDEXING, owner=visitor.owner)
     waiting_total = session.library.count(IndexStatus.QUEUED, owner=visitor.owner)
     return render(

@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from worker_service.jobs.history import Action
+from worker_service.services.job_control import list_pauses
 from worker_service.services.overview import title_of_pause
 from worker_service.services.session import Session
 from worker_service.services.undo import undo_action
@@ -16,7 +17,6 @@ from worker_service.web.access import visitor_of
 from worker_service.web.middleware import form_of
 from worker_service.web.resources.system import (
     list_actions,
-    list_pauses,
     list_workers,
     pause,
     undoable_action,
@@ -33,8 +33,7 @@ _ACTIONS_MAX = 100
 
 
 def workers(request: Request, session: Session) -> Response:
-    visitor = visitor_of(request)
-    visitor.require_all_owners()
+    visitor_of(request).require_all_owners()
     listing = list_workers(session)
     # Without any registered handler, offer the types of the jobs that exist.
     types = session.job_queries.names("handler", "") or session.job_queries.names("job_type", "")
@@ -44,7 +43,7 @@ def workers(request: Request, session: Session) -> Response:
         title="Workers",
         workers=listing.items,
         nodes=listing.nodes,
-        pauses=[(pause, title_of_pause(pause.scope, pause.name)) for pause in list_pauses(session, visitor)],
+        pauses=[(pause, title_of_pause(pause.scope, pause.name)) for pause in list_pauses(session)],
         missing_handlers=session.overview.missing_handlers(),
         types=types,
     )
