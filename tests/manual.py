@@ -219,7 +219,7 @@ def settings_page() -> str:
 
 def api_page() -> str:
     rows = [
-        f"| `{endpoint.method} {endpoint.path}` | {endpoint.power} | "
+        f"| `{endpoint.method} {endpoint.path}` | {endpoint.required_scope} | "
         f"{_sentence(endpoint.summary)}{_query_and_body(endpoint)} |"
         for endpoint in ENDPOINTS
     ]

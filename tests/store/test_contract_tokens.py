@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from tests.store.kit import MovableClock
 from worker_service.base.clock import add_duration, as_text
-from worker_service.jobs.tokens import NewToken, Power, TokenKind
+from worker_service.jobs.tokens import NewToken, TokenKind, TokenScope
 from worker_service.store.store import Store
 
 ANNS_TOKEN = NewToken(TokenKind.TOKEN, "grafana", "d1", "read", None, "ann", None)
@@ -30,10 +30,10 @@ def test_a_token_is_found_with_its_digest_and_its_name_is_unique(store: Store) -
     assert store.tokens.make(ANNS_TOKEN) is None
     found = store.tokens.find(token_id)
     assert found is not None
-    assert (found[0].name, found[0].kind, [*found[0].powers], found[1]) == (
+    assert (found[0].name, found[0].kind, [*found[0].scope_set], found[1]) == (
         "grafana",
         TokenKind.TOKEN,
-        [Power.READ],
+        [TokenScope.READ],
         "d1",
     )
     assert store.tokens.find(token_id + 1) is None

@@ -14,7 +14,7 @@ import uvicorn
 
 from tests.cli.stored_documents import Shelf
 from tests.store.kit import lay_out, work_as
-from worker_service.jobs.tokens import Power
+from worker_service.jobs.tokens import TokenScope
 from worker_service.services import tokens
 from worker_service.services.session import Session, open_session
 from worker_service.settings.config import Settings
@@ -74,7 +74,7 @@ def site_of(settings: Settings) -> Iterator[httpx.Client]:
 
 def bearer(settings: Settings, name: str = "admin", owner: str | None = None) -> dict[str, str]:
     with closing(open_session(settings, actor="test")) as session:
-        return bearing(tokens.create_token(session, f"{name}-{next(_numbers)}", [Power.ADMIN], owner=owner).text)
+        return bearing(tokens.create_token(session, f"{name}-{next(_numbers)}", [TokenScope.ADMIN], owner=owner).text)
 
 
 def bearing(token_text: str) -> dict[str, str]:

@@ -14,7 +14,7 @@ import pytest
 from tests.web.conftest import bearing, by_unix_socket, connected, served, settings_for
 from worker_service.base.clock import as_text
 from worker_service.jobs.selector import Selector
-from worker_service.jobs.tokens import Power, digest_of, parse_token_text
+from worker_service.jobs.tokens import TokenScope, digest_of, parse_token_text
 from worker_service.services import tokens
 from worker_service.services.enqueue import enqueue
 from worker_service.services.session import Session
@@ -187,14 +187,14 @@ def test_the_database_has_no_secret(settings: Settings, session: Session) -> Non
 # ── Powers and owners ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_power_includes_the_lower_powers(session: Session) -> None:
-    for highest, powers in zip(Power, (["read"], ["read", "operate"], ["read", "operate", "admin"]), strict=True):
+def test_a_scope_includes_the_lower_ones(session: Session) -> None:
+    for highest, scopes in zip(TokenScope, (["read"], ["read", "operate"], ["read", "operate", "admin"]), strict=True):
         tokens.create_token(session, highest, [highest])
-        assert tokens.list_tokens(session)[-1].scopes.split() == powers
+        assert tokens.list_tokens(session)[-1].scopes.split() == scopes
 
 
 def test_a_selector_is_limited_to_the_visitors_owner() -> None:
-    alice = Visitor("alice", frozenset(Power), "alice")
+    alice = Visitor("alice", frozenset(TokenScope), "alice")
 
     assert alice.limit_selector(Selector()) == Selector(owners=("alice",))
     assert alice.limit_selector(Selector(owners=("alice", "bob"), ids=(1,))) == Selector(owners=("alice",), ids=(1,))
@@ -202,7 +202,7 @@ def test_a_selector_is_limited_to_the_visitors_owner() -> None:
     assert not alice.may_see("bob")
     assert not alice.may_see("")
     assert not alice.may_see(None)
-    assert Visitor("ann", frozenset(Power)).limit_selector(Selector()) == Selector()
+    assert Visitor("ann", frozenset(TokenScope)).limit_selector(Selector()) == Selector()
 
 
 # ── Repeated failures ───────────────────────────────────────────────────────────────────────────────────

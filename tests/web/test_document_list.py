@@ -12,7 +12,7 @@ from tests.cli.stored_documents import Shelf
 from tests.web.conftest import PAGE, bearer
 from worker_service.jobs.library import DocumentSelector
 from worker_service.jobs.selector import Selector
-from worker_service.jobs.tokens import Power
+from worker_service.jobs.tokens import TokenScope
 from worker_service.services import tokens
 from worker_service.services.session import Session
 
@@ -152,7 +152,7 @@ def test_a_visitor_of_one_owner_sees_and_changes_only_their_documents(
 def test_a_visitor_who_may_only_read_can_download_but_change_nothing(
     site: httpx.Client, three_documents: Shelf, session: Session
 ) -> None:
-    token_text = tokens.create_token(session, "reader", [Power.READ]).text
+    token_text = tokens.create_token(session, "reader", [TokenScope.READ]).text
     site.headers["Authorization"] = f"Bearer {token_text}"
 
     assert 'value="tag"' not in site.get("/documents", headers=PAGE).text

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from tests.web.conftest import PAGE, served, settings_for
-from worker_service.jobs.tokens import Power
+from worker_service.jobs.tokens import TokenScope
 from worker_service.services import tokens
 from worker_service.services.enqueue import enqueue
 from worker_service.services.session import Session
@@ -51,7 +51,7 @@ def test_a_signed_out_browser_gets_the_sign_in_page_and_then_its_target(
 
     form = browser.get(redirected.headers["location"])
     assert 'value="/jobs?status=failed"' in form.text
-    token = tokens.create_token(session, "ann", [Power.OPERATE]).text
+    token = tokens.create_token(session, "ann", [TokenScope.OPERATE]).text
     signed_in = browser.post("/session", data={"token": token, "next": "/jobs?status=failed"})
 
     assert (signed_in.status_code, signed_in.headers["location"]) == (303, "/jobs?status=failed")

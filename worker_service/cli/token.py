@@ -9,7 +9,7 @@ import click
 from worker_service.cli import VerbGroup, output
 from worker_service.cli.context import Function, Invocation, completer, name_completer, verb
 from worker_service.cli.output import whole_minutes
-from worker_service.jobs.tokens import Power
+from worker_service.jobs.tokens import TokenScope
 from worker_service.services import server_address
 from worker_service.services import tokens as operations
 
@@ -21,7 +21,7 @@ def _access_options(default_scope: str, until_help: str) -> Callable[[Function],
     def options(function: Function) -> Function:
         click.option("--until", metavar="TIME", help=f"When the access ends: 90d, or a time. {until_help}")(function)
         click.option("--owner", metavar="NAME", shell_complete=completer("owner"), help=_OWNER)(function)
-        scopes = click.Choice([power.value for power in Power])
+        scopes = click.Choice([scope.value for scope in TokenScope])
         return click.option("--scope", type=scopes, default=default_scope, show_default=True, help=_SCOPE)(function)
 
     return options
@@ -41,7 +41,7 @@ def make(call: Invocation, name: str, scope: str, owner: str | None, until: str 
     Scopes: read sees everything; operate also enqueues, uploads, cancels and retries; admin does the rest, such as undo
     other users' actions.
     """
-    token = operations.create_token(call.session, name, [Power(scope)], owner=owner, until=until)
+    token = operations.create_token(call.session, name, [TokenScope(scope)], owner=owner, until=until)
     if call.print_if_json({"id": token.id, "name": token.name, "token": token.text, "until": token.until}):
         return
     output.show(token.text)
@@ -59,7 +59,7 @@ def link(call: Invocation, name: str | None, scope: str, owner: str | None, unti
     Print a link that signs one browser in, once, within ten minutes: your own, or that of a colleague called NAME. The
     browser stays signed in for a week.
     """
-    token = operations.create_link(call.session, name, [Power(scope)], owner=owner, until=until)
+    token = operations.create_link(call.session, name, [TokenScope(scope)], owner=owner, until=until)
     running_at = server_address.address(call.settings)
     # Behind a proxy, the link has the address of the proxy.
     base = call.settings.web_address if running_at is None or call.settings.web_urls else running_at

@@ -1,4 +1,4 @@
-"""Tokens of users. The database stores a plain SHA-256 of each secret, because secrets are long and random."""
+"""API tokens, sign-in links and browser sessions. Secrets are long and random, so a plain SHA-256 is stored of each."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from enum import StrEnum
 from msgspec import Struct
 
 
-class Power(StrEnum):
-    """Scopes in ascending order; each includes the ones before it."""
+class TokenScope(StrEnum):
+    """In ascending order; each includes the ones before it."""
 
     READ = "read"
     OPERATE = "operate"
@@ -31,6 +31,7 @@ class NewToken(Struct, frozen=True):
     name: str
     digest: str
     scopes: str
+    """Separated by spaces."""
     owner: str | None
     made_by: str
     until: str | None
@@ -47,10 +48,11 @@ class Token(Struct, frozen=True):
     used_at: str | None
     until: str | None
     token_id: int | None
+    """The token or link with which a session was started."""
 
     @property
-    def powers(self) -> frozenset[Power]:
-        return frozenset(map(Power, self.scopes.split()))
+    def scope_set(self) -> frozenset[TokenScope]:
+        return frozenset(map(TokenScope, self.scopes.split()))
 
 
 _TOKEN = re.compile(r"pm_(\d{1,18})_([A-Za-z0-9_-]{43})")
@@ -66,7 +68,7 @@ class GrantedRequest(Struct, frozen=True):
     at: str
     status: int | None
     answer: str | None
-    """None: not known."""
+    """None: accepted, and the response is not known."""
     location: str | None
 
 
@@ -74,7 +76,7 @@ def digest_of(secret: str) -> str:
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
-def is_secret(secret: str, digest: str) -> bool:
+def matches_digest(secret: str, digest: str) -> bool:
     return hmac.compare_digest(digest_of(secret), digest)
 
 
@@ -88,8 +90,8 @@ def parse_token_text(word: str) -> tuple[int, str] | None:
     return None if match is None else (int(match[1]), match[2])
 
 
-def powers_up_to_highest(powers: Collection[Power]) -> str:
+def scopes_up_to_highest(scopes: Collection[TokenScope]) -> str:
     """Return the highest scope and all below it, separated by spaces."""
-    ascending = tuple(Power)
-    highest = max(map(ascending.index, powers))
+    ascending = tuple(TokenScope)
+    highest = max(map(ascending.index, scopes))
     return " ".join(ascending[: highest + 1])

@@ -12,14 +12,14 @@ from worker_service.base.errors import BadInput, BadTime, Refused, TokenNotFound
 from worker_service.base.suggestions import did_you_mean
 from worker_service.jobs.tokens import (
     NewToken,
-    Power,
     Token,
     TokenKind,
+    TokenScope,
     digest_of,
-    is_secret,
+    matches_digest,
     new_secret,
     parse_token_text,
-    powers_up_to_highest,
+    scopes_up_to_highest,
     token_text,
 )
 from worker_service.services.parse import read_time
@@ -42,17 +42,17 @@ class CreatedToken(Struct, frozen=True):
 def create_token(
     session: Session,
     name: str,
-    powers: Collection[Power] = (),
+    scopes: Collection[TokenScope] = (),
     *,
     owner: str | None = None,
     until: str | None = None,
 ) -> CreatedToken:
     """Make a token that is valid until a time or for a length such as 90d; None means until it is removed.
 
-    Without `powers` it can only read: it lasts long and is given to programs, so it gets the least.
+    Without `scopes` it can only read: it lasts long and is given to programs, so it gets the least.
     """
     valid_until = None if until is None else _parse_until(until, now=session.clock())
-    created = _insert_token(session, TokenKind.TOKEN, name, powers or [Power.READ], owner, valid_until)
+    created = _insert_token(session, TokenKind.TOKEN, name, scopes or [TokenScope.READ], owner, valid_until)
     if created is None:
         raise Refused(f"there is a token {name!r} already", "take another name, or `pagemill token rm` it first")
     return created
@@ -61,19 +61,19 @@ def create_token(
 def create_link(
     session: Session,
     name: str | None = None,
-    powers: Collection[Power] = (),
+    scopes: Collection[TokenScope] = (),
     *,
     owner: str | None = None,
     until: str | None = None,
 ) -> CreatedToken:
     """Make a link that signs in a browser once.
 
-    Without `powers` it has all of them, because it works once, for minutes, and its maker has them too.
+    Without `scopes` it has all of them, because it works once, for minutes, and its maker has them too.
     """
     session.store.tokens.forget_old()
     now = session.clock()
     valid_until = add_duration(now, _LINK_VALID_FOR) if until is None else _parse_until(until, now=now)
-    link = _insert_token(session, TokenKind.LINK, name or session.actor, powers or [*Power], owner, valid_until)
+    link = _insert_token(session, TokenKind.LINK, name or session.actor, scopes or [*TokenScope], owner, valid_until)
     assert link is not None  # only tokens need a unique name
     return link
 
@@ -158,7 +158,12 @@ def _parse_until(text: str, *, now: datetime) -> datetime:
 
 
 def _insert_token(
-    session: Session, kind: TokenKind, name: str, powers: Collection[Power], owner: str | None, until: datetime | None
+    session: Session,
+    kind: TokenKind,
+    name: str,
+    scopes: Collection[TokenScope],
+    owner: str | None,
+    until: datetime | None,
 ) -> CreatedToken | None:
     if not name.strip() or not name.isprintable() or len(name) > _NAME_CHARACTERS_MAX or name.isdigit():
         raise BadInput(f"the name of a token is one line of at most {_NAME_CHARACTERS_MAX} letters, and not a number")
@@ -169,7 +174,7 @@ def _insert_token(
         kind=kind,
         name=name,
         digest=digest_of(secret),
-        scopes=powers_up_to_highest(powers),
+        scopes=scopes_up_to_highest(scopes),
         owner=owner,
         made_by=session.actor,
         until=until_text,
@@ -188,7 +193,7 @@ def _find_valid(session: Session, text: str, *kinds: TokenKind) -> Token | None:
     if stored is None:
         return None
     token, digest = stored
-    if not is_secret(secret, digest) or token.kind not in kinds:
+    if not matches_digest(secret, digest) or token.kind not in kinds:
         return None
     has_expired = token.until is not None and token.until <= as_text(session.clock())
     return None if has_expired else token

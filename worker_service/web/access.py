@@ -27,8 +27,8 @@ from worker_service.base import events
 from worker_service.base.clock import as_text, wall_clock
 from worker_service.jobs.library import DocumentSelector
 from worker_service.jobs.selector import Selector
-from worker_service.jobs.tokens import Power as Power
-from worker_service.jobs.tokens import Token, powers_up_to_highest
+from worker_service.jobs.tokens import Token, scopes_up_to_highest
+from worker_service.jobs.tokens import TokenScope as TokenScope
 from worker_service.services import tokens
 from worker_service.settings.config import Settings
 from worker_service.web.connections import connection_of
@@ -41,7 +41,7 @@ S = TypeVar("S", Selector, DocumentSelector)
 SIGN_IN_PATH = "/session"
 PARSER_PATH = "/parse/"
 CONVERTER_PATHS = ("/process", "/v1/convert/file", "/tika/text", "/tika/json/md", PARSER_PATH)
-# POST needs only the power to read here. The tools check for more.
+# POST needs only the scope to read here. The tools check for more.
 ASSISTANT_PATH = "/mcp"
 OPEN_PATHS = ("/healthz", "/readyz", SIGN_IN_PATH, "/static/")
 """Paths that need no sign-in; one that ends in a slash stands for all paths below it."""
@@ -77,7 +77,7 @@ class VisitorTooBusy(HttpProblem, code="too_many_requests", status=429): ...
 
 class Visitor(Struct, frozen=True):
     name: str
-    powers: frozenset[Power]
+    scopes: frozenset[TokenScope]
     owner: str | None = None
     """None: all owners."""
     csrf: str = ""
@@ -87,12 +87,12 @@ class Visitor(Struct, frozen=True):
     def has_csrf_token(self, csrf: str) -> bool:
         return hmac.compare_digest(csrf.encode(), self.csrf.encode())
 
-    def may(self, power: Power) -> bool:
-        return power in self.powers
+    def may(self, scope: TokenScope) -> bool:
+        return scope in self.scopes
 
-    def require(self, power: Power) -> None:
-        if power not in self.powers:
-            raise NotAllowed(f"this needs the scope {power}, which {self.name} does not have")
+    def require(self, scope: TokenScope) -> None:
+        if scope not in self.scopes:
+            raise NotAllowed(f"this needs the scope {scope}, which {self.name} does not have")
 
     def require_all_owners(self) -> None:
         if self.owner is not None:
@@ -153,10 +153,10 @@ class AuthenticationMiddleware:
                 raise
             await _sign_in_redirect(request)(scope, receive, send)
             return
-        # Signing out, too, needs only the power to read.
+        # Signing out, too, needs only the scope to read.
         path = scope["path"]
         is_reading = scope["method"] in SAFE_METHODS or path == ASSISTANT_PATH or path.startswith(f"{SIGN_IN_PATH}/")
-        visitor.require(Power.READ if is_reading else Power.OPERATE)
+        visitor.require(TokenScope.READ if is_reading else TokenScope.OPERATE)
         scope["state"]["visitor"] = visitor
         with self._limit_requests(visitor), connection_of(request).admitted():
             await self._app(scope, receive, send)
@@ -230,7 +230,7 @@ def _visitor_by_token(request: HTTPConnection, token_text: str) -> Visitor:
     if token is None:
         note_sign_in_failure(request)
         raise SignInRequired("this token is unknown or has expired", "`pagemill token ls` lists the valid ones")
-    return Visitor(token.name, token.powers, token.owner)
+    return Visitor(token.name, token.scope_set, token.owner)
 
 
 def note_sign_in_failure(request: HTTPConnection) -> None:
@@ -287,7 +287,7 @@ def _visitor_by_session(request: HTTPConnection) -> Visitor | None:
     token = _find_token(request, tokens.find_session, token_text)
     if token is None:
         return None
-    return Visitor(token.name, token.powers, token.owner, key.sign("form", token_text), has_session=True)
+    return Visitor(token.name, token.scope_set, token.owner, key.sign("form", token_text), has_session=True)
 
 
 def _find_token(request: HTTPConnection, find: Callable[[Any, str], Token | None], token_text: str) -> Token | None:
@@ -315,8 +315,8 @@ def _visitor_by_proxy(request: HTTPConnection) -> Visitor | None:
     user = proxy.find_user(name)
     if user is None:
         raise NotAllowed(f"{name[:200]} may not use pagemill", "ask the administrator for an entry in [proxy.users]")
-    powers = frozenset(map(Power, powers_up_to_highest([Power(user.role)]).split()))
-    return Visitor(name, powers, user.owner, key_of(request).sign("form", f"{proxy.header} {name}"))
+    scopes = frozenset(map(TokenScope, scopes_up_to_highest([TokenScope(user.role)]).split()))
+    return Visitor(name, scopes, user.owner, key_of(request).sign("form", f"{proxy.header} {name}"))
 
 
 def _peer_of(request: HTTPConnection) -> str:
@@ -337,7 +337,7 @@ def _visitor_by_unix_socket(request: HTTPConnection) -> Visitor | None:
         return None
     if any(name in request.headers for name in _PROXY_AND_BROWSER_HEADERS):
         return None
-    return Visitor(_user_name(user_id), frozenset(Power))
+    return Visitor(_user_name(user_id), frozenset(TokenScope))
 
 
 def _user_name(user_id: int) -> str:

@@ -14,7 +14,7 @@ from starlette.requests import HTTPConnection
 from worker_service.base.errors import PagemillError, RuleBroken, StoreError
 from worker_service.services.session import Session, open_session
 from worker_service.settings.config import Settings
-from worker_service.web.access import SAFE_METHODS, Power, visitor_of
+from worker_service.web.access import SAFE_METHODS, TokenScope, visitor_of
 
 FileId = tuple[int, int]
 """Device and inode: a database file that is replaced gets another one."""
@@ -79,7 +79,7 @@ def session_of(request: HTTPConnection) -> Iterator[Session]:
     sessions, visitor = cast(SessionPool, request.app.state.sessions), visitor_of(request)
     if request.scope["method"] not in SAFE_METHODS:
         # The middleware refuses it first. Pages do not check again, so a mistake there would open them.
-        visitor.require(Power.OPERATE)
+        visitor.require(TokenScope.OPERATE)
     with sessions.borrow(visitor.name) as session:
         yield session
 

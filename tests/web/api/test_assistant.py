@@ -12,7 +12,7 @@ import pytest
 
 from tests.cli.stored_documents import Shelf
 from tests.web.conftest import bearing, served, settings_for
-from worker_service.jobs.tokens import Power
+from worker_service.jobs.tokens import TokenScope
 from worker_service.services import tokens
 from worker_service.services.session import open_session
 from worker_service.settings.config import Settings
@@ -29,9 +29,9 @@ def address(settings: Settings) -> Iterator[str]:
         yield address
 
 
-def token(settings: Settings, power: Power, owner: str | None = None) -> str:
+def token(settings: Settings, scope: TokenScope, owner: str | None = None) -> str:
     with closing(open_session(settings, actor="test")) as session:
-        return tokens.create_token(session, f"{power}-{owner}", [power], owner=owner).text
+        return tokens.create_token(session, f"{scope}-{owner}", [scope], owner=owner).text
 
 
 @asynccontextmanager
@@ -73,7 +73,7 @@ def test_a_reading_token_searches_only_the_documents_of_its_owner(
         pages = [await client.call_tool("fetch", {"id": f"{document_id}:1"}) for document_id in (others, 999)]
         return await names_of_tools(client), found.structured_content, *pages
 
-    tools, found, page, unknown_page = ask(address, token(settings, Power.READ, "ann"), talk)
+    tools, found, page, unknown_page = ask(address, token(settings, TokenScope.READ, "ann"), talk)
 
     assert tools == READING
     assert [result["title"] for result in found["results"]] == ["ann.pdf, page 1"]
@@ -82,10 +82,10 @@ def test_a_reading_token_searches_only_the_documents_of_its_owner(
     assert page.content[0].text == unknown_page.content[0].text.replace("999", str(others))
 
 
-def test_concurrent_calls_keep_their_owners_and_powers_apart(address: str, settings: Settings, shelf: Shelf) -> None:
+def test_concurrent_calls_keep_their_owners_and_scopes_apart(address: str, settings: Settings, shelf: Shelf) -> None:
     owners = ("ann", "bob")
     document_id_by_owner = {owner: shelf.read(f"{owner}.pdf", "the climate", owner=owner) for owner in owners}
-    token_by_owner = {"ann": token(settings, Power.READ, "ann"), "bob": token(settings, Power.OPERATE, "bob")}
+    token_by_owner = {"ann": token(settings, TokenScope.READ, "ann"), "bob": token(settings, TokenScope.OPERATE, "bob")}
     both = asyncio.Barrier(len(owners))
 
     async def talk(owner: str) -> None:
@@ -115,8 +115,8 @@ def test_a_token_to_operate_adds_documents_but_an_owner_s_names_no_file_of_the_s
     async def add(client: Client) -> tuple[Any, ...]:
         return await names_of_tools(client), await client.call_tool("add_document", {"source": str(tmp_path)})
 
-    tools, added = ask(address, token(settings, Power.OPERATE), add)
-    _, refused = ask(address, token(settings, Power.OPERATE, "ann"), add)
+    tools, added = ask(address, token(settings, TokenScope.OPERATE), add)
+    _, refused = ask(address, token(settings, TokenScope.OPERATE, "ann"), add)
 
     assert tools == READING | {"add_document"}
     assert (added.structured_content["batch"], added.structured_content["jobs"]) == (1, 1)
@@ -126,6 +126,6 @@ def test_a_token_to_operate_adds_documents_but_an_owner_s_names_no_file_of_the_s
 
 def test_the_assistant_needs_a_token_and_the_setting(address: str, settings: Settings) -> None:
     assert httpx.post(f"{address}/mcp", json={}).status_code == 401
-    headers = bearing(token(settings, Power.READ))
+    headers = bearing(token(settings, TokenScope.READ))
     with served(settings) as other:
         assert httpx.post(f"{other}/mcp", json={}, headers=headers).status_code == 404

@@ -14,7 +14,7 @@ from worker_service.base.clock import add_duration, as_text
 from worker_service.base.errors import IdempotencyConflict
 from worker_service.jobs.job import NewJob, Status
 from worker_service.jobs.selector import Selector
-from worker_service.jobs.tokens import Power
+from worker_service.jobs.tokens import TokenScope
 from worker_service.services import idempotency, tokens
 from worker_service.services.idempotency import AnswerUnknown, StoredResponse
 from worker_service.services.session import Session
@@ -88,7 +88,7 @@ def test_a_refused_request_may_be_repeated_with_its_key(site: httpx.Client, sess
 
 def test_each_visitor_has_keys_of_their_own(site: httpx.Client, session: Session) -> None:
     alice, bob = (
-        bearing(tokens.create_token(session, name, [Power.OPERATE], owner=name).text) for name in ("alice", "bob")
+        bearing(tokens.create_token(session, name, [TokenScope.OPERATE], owner=name).text) for name in ("alice", "bob")
     )
 
     hers, his = batch(site, **alice).json(), batch(site, **bob).json()

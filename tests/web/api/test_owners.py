@@ -21,7 +21,7 @@ from worker_service.jobs.documents import DeferredAction, OnEnd
 from worker_service.jobs.job import NewJob, Status
 from worker_service.jobs.library import DocumentSelector
 from worker_service.jobs.selector import Selector
-from worker_service.jobs.tokens import Power
+from worker_service.jobs.tokens import TokenScope
 from worker_service.services import batches, database_maintenance, job_control, tokens
 from worker_service.services.serialize import as_object
 from worker_service.services.session import Session, open_session
@@ -107,8 +107,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoOwners]:
             connection.execute("INSERT INTO sqlite_sequence (name, seq) VALUES (?, ?)", (table, number * FIRST_ID))
     session = open_session(settings, actor=f"{MARK}-actor")
     bobs_ids = _add_data(session)
-    alice = tokens.create_token(session, "alice", [Power.ADMIN], owner="alice").text
-    admin = tokens.create_token(session, "root", [Power.ADMIN]).text
+    alice = tokens.create_token(session, "alice", [TokenScope.ADMIN], owner="alice").text
+    admin = tokens.create_token(session, "root", [TokenScope.ADMIN]).text
     with served(settings) as address:
         yield TwoOwners(session, address, alice, admin, bobs_ids)
     session.close()
@@ -435,7 +435,7 @@ def test_an_id_of_another_owner_is_refused_like_an_unknown_id(
 
 
 def test_a_token_that_only_reads_changes_nothing(server: TwoOwners) -> None:
-    reader = tokens.create_token(server.session, "reader", [Power.READ]).text
+    reader = tokens.create_token(server.session, "reader", [TokenScope.READ]).text
 
     for method, path in ENDPOINTS:
         if method != "GET":
@@ -451,7 +451,7 @@ def test_every_endpoint_needs_a_token(server: TwoOwners) -> None:
 
 
 def test_undoing_another_users_action_needs_admin(server: TwoOwners) -> None:
-    operator = tokens.create_token(server.session, "operator", [Power.OPERATE]).text
+    operator = tokens.create_token(server.session, "operator", [TokenScope.OPERATE]).text
     job_id = server.session.store.intake.enqueue(NewJob("action")).job_id
     server.as_admin("POST", f"/api/jobs/{job_id}/cancel").raise_for_status()
     action = server.session.store.history.actions(most=1)[0].id

@@ -18,7 +18,7 @@ from worker_service.jobs.attempts import Report
 from worker_service.jobs.batches import NewBatch
 from worker_service.jobs.job import NewJob
 from worker_service.jobs.selector import Selector
-from worker_service.jobs.tokens import Power
+from worker_service.jobs.tokens import TokenScope
 from worker_service.jobs.workers import NodeState, Worker
 from worker_service.runner.worker_identity import own_host
 from worker_service.services import job_control, tokens
@@ -107,7 +107,7 @@ def test_a_visitor_who_may_only_read_sees_no_buttons_and_changes_nothing(
     site: httpx.Client, session: Session, add_failed: AddJob
 ) -> None:
     job = add_failed()
-    token = tokens.create_token(session, "screen", powers=[Power.READ])
+    token = tokens.create_token(session, "screen", scopes=[TokenScope.READ])
     site.headers["Authorization"] = f"Bearer {token.text}"
 
     for path in ("/", "/jobs", f"/jobs/{job.id}", "/queue", "/failures", "/workers"):
@@ -238,7 +238,7 @@ def test_actions_are_listed_and_undone(site: httpx.Client, session: Session, add
 
 
 def test_created_and_removed_tokens_are_listed_as_actions(site: httpx.Client, session: Session) -> None:
-    token = tokens.create_token(session, "root", powers=[Power.ADMIN])
+    token = tokens.create_token(session, "root", scopes=[TokenScope.ADMIN])
     tokens.create_token(session, "alice", owner="alice")
     tokens.remove_tokens(session, ["alice"])
     for _ in range(3):

@@ -17,7 +17,7 @@ from starlette.routing import Route
 from tests.web.api.test_owners import BOB, MARK, TwoOwners
 from tests.web.api.test_owners import server as server
 from worker_service.jobs.job import NewJob, Status
-from worker_service.jobs.tokens import Power
+from worker_service.jobs.tokens import TokenScope
 from worker_service.services import tokens
 from worker_service.web import access, app
 
@@ -121,7 +121,7 @@ def test_a_change_without_a_filter_does_not_change_all_jobs_of_the_owner(
 def test_a_token_that_only_reads_sends_no_form(
     server: TwoOwners, monkeypatch: pytest.MonkeyPatch, *, is_checked_by_middleware: bool
 ) -> None:
-    reader = tokens.create_token(server.session, f"page reader {is_checked_by_middleware}", [Power.READ]).text
+    reader = tokens.create_token(server.session, f"page reader {is_checked_by_middleware}", [TokenScope.READ]).text
     if not is_checked_by_middleware:
         monkeypatch.setattr(access, "SAFE_METHODS", ("GET", "POST"))
 

@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from worker_service.services import batches
 from worker_service.services.assistant_tools import AssistantTools, Caller, make_server
-from worker_service.web.access import Power, Visitor, visitor_of
+from worker_service.web.access import TokenScope, Visitor, visitor_of
 from worker_service.web.resources.jobs import owner_for
 from worker_service.web.resources.read_requests import source_jobs
 
@@ -42,7 +42,7 @@ class AssistantEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         visitor = visitor_of(Request(scope))
-        server = self._operating if visitor.may(Power.OPERATE) else self._reading
+        server = self._operating if visitor.may(TokenScope.OPERATE) else self._reading
         # The server calls the tools in this context.
         _visitor.set(visitor)
         await server.session_manager.handle_request(scope, receive, send)

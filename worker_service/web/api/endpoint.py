@@ -24,7 +24,7 @@ from worker_service.jobs.digest import digest
 from worker_service.services.idempotency import StoredResponse, run_once
 from worker_service.services.serialize import as_object
 from worker_service.services.session import Session
-from worker_service.web.access import Power, Visitor, visitor_of
+from worker_service.web.access import TokenScope, Visitor, visitor_of
 from worker_service.web.database_sessions import session_of
 from worker_service.web.error_responses import BodyTooLarge, WrongMediaType
 from worker_service.web.parameters import NoParameters, read_parameters
@@ -83,8 +83,8 @@ class Endpoint(Struct, frozen=True, kw_only=True):
         return self.run.__name__
 
     @property
-    def power(self) -> Power:
-        return Power.READ if self.method == "GET" else Power.OPERATE
+    def required_scope(self) -> TokenScope:
+        return TokenScope.READ if self.method == "GET" else TokenScope.OPERATE
 
     @property
     def has_etag(self) -> bool:
@@ -97,7 +97,7 @@ class Endpoint(Struct, frozen=True, kw_only=True):
 
     async def _respond(self, request: Request) -> Response:
         visitor = visitor_of(request)
-        visitor.require(self.power)
+        visitor.require(self.required_scope)
         if self.needs_all_owners:
             visitor.require_all_owners()
         query = _read_query(request, self.query)

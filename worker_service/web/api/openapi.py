@@ -91,7 +91,7 @@ def _operation(endpoint: Endpoint, schemas: _Schemas) -> dict[str, Any]:
         "operationId": endpoint.name,
         "summary": endpoint.summary,
         "tags": [endpoint.path.split("/")[2] if endpoint.path.startswith("/api/") else "metrics"],
-        "x-scope": endpoint.power.value,
+        "x-scope": endpoint.required_scope.value,
         "responses": {str(status): response for status, response in responses.items()},
     }
     if parameters:

@@ -13,7 +13,7 @@ from worker_service.services.job_control import Paused
 from worker_service.services.overview import CheckedNode, CheckedWorker, Overview
 from worker_service.services.session import Session
 from worker_service.services.undo import find_undoable
-from worker_service.web.access import Power, Visitor
+from worker_service.web.access import TokenScope, Visitor
 from worker_service.web.error_responses import NotAllowed
 
 _ACTIONS_MAX = 1000
@@ -66,7 +66,7 @@ def undoable_action(session: Session, visitor: Visitor, action_id: int) -> Actio
     if not is_own and visitor.owner is not None:
         raise Refused(f"there is no action {action_id} to undo", "see pagemill undo --list")
     if not is_own:
-        visitor.require(Power.ADMIN)
+        visitor.require(TokenScope.ADMIN)
     return find_undoable(session, action_id)
 
 

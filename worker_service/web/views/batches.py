@@ -21,7 +21,7 @@ from worker_service.services import batches
 from worker_service.services.batches import BatchDetails, BatchProgress
 from worker_service.services.failures import FailurePage, list_failures
 from worker_service.services.session import Session
-from worker_service.web.access import Power, Visitor, visitor_of
+from worker_service.web.access import TokenScope, Visitor, visitor_of
 from worker_service.web.database_sessions import session_of
 from worker_service.web.error_responses import NoSuchPage, NotAllowed, status_of
 from worker_service.web.middleware import form_of
@@ -264,7 +264,7 @@ _EMPTY_FORM = {"sources": "", "name": "", "owner": "", "lang": "", "priority": s
 
 
 def new_batch_form(request: Request) -> Response:
-    visitor_of(request).require(Power.OPERATE)
+    visitor_of(request).require(TokenScope.OPERATE)
     return _form_page(request, _EMPTY_FORM)
 
 

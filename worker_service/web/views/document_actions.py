@@ -16,7 +16,7 @@ from worker_service.jobs.tags import read_tags
 from worker_service.services import document_removal, documents, enqueue, passwords, tags
 from worker_service.services.page_images import PageLocked, why_no_image
 from worker_service.services.session import Session
-from worker_service.web.access import Power, visitor_of
+from worker_service.web.access import TokenScope, visitor_of
 from worker_service.web.database_sessions import session_of
 from worker_service.web.middleware import form_of
 from worker_service.web.parameters import read_known
@@ -32,7 +32,7 @@ class ReindexFormQuery(Struct, frozen=True):
 
 
 def reindex_form(request: Request, session: Session) -> Response:
-    visitor_of(request).require(Power.OPERATE)
+    visitor_of(request).require(TokenScope.OPERATE)
     query = read_known(request.query_params.multi_items(), ReindexFormQuery)
     document = requested_document(session, request)
     return render(
@@ -74,7 +74,7 @@ def set_tags(request: Request, session: Session) -> Response:
 
 
 def confirm_removal(request: Request, session: Session) -> Response:
-    visitor_of(request).require(Power.OPERATE)
+    visitor_of(request).require(TokenScope.OPERATE)
     document = requested_document(session, request)
     return render(
         request,
@@ -93,7 +93,7 @@ def remove(request: Request, session: Session) -> Response:
 
 
 def password_form(request: Request, *, problem: str = "") -> Response:
-    visitor_of(request).require(Power.OPERATE)
+    visitor_of(request).require(TokenScope.OPERATE)
     with session_of(request) as session:
         document = requested_document(session, request)
     status = 422 if problem else 200

@@ -17,7 +17,7 @@ from worker_service.jobs.library import Document, DocumentSelector
 from worker_service.services import document_removal, enqueue, tags
 from worker_service.services.documents import each_document
 from worker_service.services.session import Session
-from worker_service.web.access import Power, visitor_of
+from worker_service.web.access import TokenScope, visitor_of
 from worker_service.web.middleware import form_of
 from worker_service.web.parameters import read_known
 from worker_service.web.resources.documents import DocumentsQuery, document_selector, zip_response
@@ -82,7 +82,7 @@ class ZipQuery(ChosenQuery, frozen=True, kw_only=True):
 def confirm_change(request: Request, session: Session) -> Response:
     visitor, query = visitor_of(request), read_known(request.query_params.multi_items(), ChangeQuery)
     if query.verb != "download":
-        visitor.require(Power.OPERATE)
+        visitor.require(TokenScope.OPERATE)
     selector = _selector(request, session, query)
     count = 0 if query.is_empty else session.library.totals(selector).documents
     if not count:

@@ -27,7 +27,7 @@ from worker_service.services.job_control import LIVE
 from worker_service.services.job_details import JobDetails, read_log
 from worker_service.services.jobs import progress_in_words, state_of
 from worker_service.services.session import Session
-from worker_service.web.access import Power, Visitor, visitor_of
+from worker_service.web.access import TokenScope, Visitor, visitor_of
 from worker_service.web.database_sessions import session_of
 from worker_service.web.error_responses import NoSuchPage, NotAllowed, status_of
 from worker_service.web.middleware import form_of
@@ -258,7 +258,7 @@ _EMPTY_FORM = {"job_type": "", "priority": "5", "name": "", "owner": "", "payloa
 
 
 def enqueue_form(request: Request) -> Response:
-    visitor_of(request).require(Power.OPERATE)
+    visitor_of(request).require(TokenScope.OPERATE)
     # Ignore the query: a link from another site must not fill in a job for the user to submit.
     return _form_page(request, _EMPTY_FORM)
 

@@ -14,7 +14,7 @@ from worker_service.services import schedules
 from worker_service.services.schedules import ScheduleState
 from worker_service.services.session import Session
 from worker_service.settings.cron_schedules import cron_every
-from worker_service.web.access import Power, Visitor, visitor_of
+from worker_service.web.access import TokenScope, Visitor, visitor_of
 from worker_service.web.error_responses import NotAllowed, status_of
 from worker_service.web.middleware import form_of
 from worker_service.web.resources.schedules import add_schedule, change_schedule, list_schedules, run_schedule
@@ -69,7 +69,7 @@ def change_state(request: Request, session: Session) -> Response:
 
 def schedule_form(request: Request, session: Session) -> Response:
     visitor = visitor_of(request)
-    visitor.require(Power.OPERATE)
+    visitor.require(TokenScope.OPERATE)
     # The query only names an existing schedule: a link from another site must not fill in the form.
     name = request.query_params.get("name")
     form = _EMPTY_FORM if name is None else _filled_form(_changeable_schedule(session, visitor, name))
