@@ -90,7 +90,8 @@ class EpubBook:
     def _parse_xml(self, name: str) -> ElementTree.Element:
         try:
             return ElementTree.fromstring(self._archive.read(name))
-        except (ElementTree.ParseError, ValueError) as error:
+        # LookupError: the XML declaration names an unknown encoding.
+        except (ElementTree.ParseError, LookupError, ValueError) as error:
             raise UnreadableDocument(f"{name} in it is broken ({error})") from error
 
 

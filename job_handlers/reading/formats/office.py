@@ -338,10 +338,11 @@ def _parse(archive: Archive, name: str, begin: object, end: object = None, add_t
                     raise UnreadableDocument(f"{name} in it is larger than {MEMBER_BYTES_MAX >> 20} MiB")
                 parser.Parse(block)
             parser.Parse(b"", True)
-    except LookupError as error:
+    except (IndexError, KeyError) as error:
         # `_PartParser` has found an end without its beginning, before expat can report the missing tag.
         raise UnreadableDocument(f"{name} in it is broken (its elements are not properly nested)") from error
-    except (expat.ExpatError, *BROKEN) as error:
+    except (expat.ExpatError, LookupError, *BROKEN) as error:
+        # LookupError: the XML declaration names an unknown encoding.
         raise UnreadableDocument(f"{name} in it is broken ({error})") from error
 
 

@@ -889,6 +889,8 @@ ENTITIES = '<!DOCTYPE d [<!ENTITY e SYSTEM "file:///etc/passwd">]>'
         ("a.docx", {"word/document.xml": f"{ENTITIES}<w:d {W}><w:p><w:t>&e;</w:t></w:p></w:d>"}, "DOCX_BROKEN"),
         ("b.docx", {"word/document.xml": f"<w:d {W}>" + "<w:p>" * 100}, "DOCX_BROKEN"),
         ("c.docx", {"word/document.xml": f"<w:d {W}><w:p/></w:d>"}, "DOCX_EMPTY"),
+        ("j.docx", {"word/document.xml": '<?xml version="1.0" encoding="none"?><d/>'}, "DOCX_BROKEN"),
+        ("k.epub", {"META-INF/container.xml": '<?xml version="1.0" encoding="none"?><d/>'}, "EPUB_BROKEN"),
         ("d.pptx", {"ppt/presentation.xml": "<p/>"}, "PPTX_EMPTY"),
         ("e.epub", {"META-INF/container.xml": CONTAINER}, "EPUB_BROKEN"),
         ("f.epub", {"META-INF/container.xml": f"{ENTITIES}<c>&e;</c>"}, "EPUB_BROKEN"),
@@ -906,6 +908,7 @@ def test_a_broken_document_fails_with_its_code(
 
     assert (run.how, run.ended.code) == (How.PERMANENT, code)
     assert "root:" not in json.dumps([run.ended.message, library.text])
+    assert "exit code" not in run.ended.message, "the process that reads it has failed"
 
 
 LINK_FIELD_IN_ONE_RUN = (
