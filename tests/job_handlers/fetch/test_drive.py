@@ -35,12 +35,13 @@ def test_an_unknown_change_token_is_an_invalid_request(google: Drive) -> None:
 
 def test_the_account_of_a_credential_is_known(server: DriveServer, tmp_path: Path) -> None:
     with closing(Drive()) as drive:
-        assert (drive.account(), drive.kind) == (ME, "service account")
+        assert (drive.request_account(), drive.login.kind) == (ME, "service account")
 
     (tmp_path / "credentials" / "drive").write_text(server.tokens.service_account(subject="anna@example.com"))
 
     with closing(Drive()) as drive:
-        assert (drive.account(), drive.kind) == ("anna@example.com", "service account as anna@example.com")
+        assert drive.request_account() == "anna@example.com"
+        assert drive.login.kind == "service account as anna@example.com"
 
 
 def test_an_expired_access_token_is_replaced(server: DriveServer, google: Drive) -> None:
@@ -70,7 +71,7 @@ def test_metadata_has_the_time_limit_of_a_chunk(server: DriveServer, google: Dri
 
 
 def test_all_reasons_of_drive_have_a_rule() -> None:
-    assert set(drive.REASONS.values()) <= set(RULES)
+    assert set(drive.CODE_BY_REASON.values()) <= set(RULES)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Google Drive as a source: its addresses. Only `client` knows Google's libraries."""
+"""Google Drive as a `Source`: reads its addresses, and opens files and folders with `file` and `tree`."""
 
 from __future__ import annotations
 
@@ -47,8 +47,10 @@ def parse_reference(text: str) -> Reference | None:
         raise Permanent(
             "SOURCE_UNKNOWN", "the Drive URL names no file", "open the file, and copy the address from there"
         )
-    key = query.get("resourcekey", [""])[0]
-    return Reference(PLATFORM, file_id, key if _RESOURCE_KEY.fullmatch(key) else "", is_folder="/folder" in parts.path)
+    resource_key = query.get("resourcekey", [""])[0]
+    if not _RESOURCE_KEY.fullmatch(resource_key):
+        resource_key = ""
+    return Reference(PLATFORM, file_id, resource_key, is_folder="/folder" in parts.path)
 
 
 def source_of_jobs(credential: str) -> str:
@@ -56,7 +58,7 @@ def source_of_jobs(credential: str) -> str:
 
 
 def files_to_read(reference: Reference, credential: str) -> Sequence[Path]:
-    return credentials.files_of(credential)
+    return credentials.files_to_read(credential)
 
 
 def open_file(reference: Reference, request: FileRequest, timeouts: Timeouts, is_stopping: IsStopping) -> SourceFile:

@@ -1,10 +1,14 @@
-"""Google Drive: the only module that knows Google's client, over `HttpClient`. Every failure is a `FetchError`."""
+"""The client of the Drive API: entries, listings and changes for `tree`, entries and bytes for `file`.
+
+Only this module knows Google's libraries. They prepare requests and tokens; `HttpClient` sends all of them, and every
+failure is a `FetchError`. A resource key is a second id, without which Drive does not find files of some links.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -29,25 +33,24 @@ from job_handlers.fetch.sources.drive.pacer import Pacer
 from job_handlers.fetch.sources.tree import Entry, EntryKind, Listing, TreeChanges
 from worker_service.handlers import Permanent
 
-SCOPE = "https://www.googleapis.com/auth/drive.readonly"
-PAGE_ENTRIES = 1000
-"""Number of entries in an answer; the most that Google allows."""
-_HOST = "Google Drive"
-_API = "https://www.googleapis.com"
-_TOKENS = "https://oauth2.googleapis.com/token"
-_ANSWER_BYTES_MAX = 64 << 20
+PAGE_ENTRIES = 1000  # Of one listing or list of changes; the most that Google allows.
+_SCOPE = "https://www.googleapis.com/auth/drive.readonly"
+_HOST = "Google Drive"  # In messages.
+_API_URL = "https://www.googleapis.com"
+_TOKEN_URL = "https://oauth2.googleapis.com/token"
+_METADATA_BYTES_MAX = 64 << 20  # So that no answer fills the memory.
 _ERROR_BYTES_MAX = 1 << 16
-_ERROR_WORD = re.compile(r"[a-z]+(?:_[a-z]+)*")
+_OAUTH_ERROR = re.compile(r"[a-z]+(?:_[a-z]+)*")  # Such as invalid_grant.
 
-_FOLDER = "application/vnd.google-apps.folder"
-_SHORTCUT = "application/vnd.google-apps.shortcut"
-_NATIVE = "application/vnd.google-apps."
+_FOLDER_TYPE = "application/vnd.google-apps.folder"
+_SHORTCUT_TYPE = "application/vnd.google-apps.shortcut"
+_NATIVE_TYPES_PREFIX = "application/vnd.google-apps."  # Documents that have no file, such as those of Google Docs.
 _ENTRY_FIELDS = (
     "id,name,size,md5Checksum,sha256Checksum,headRevisionId,modifiedTime,mimeType,trashed,driveId,resourceKey,parents,"
     "shortcutDetails(targetId,targetMimeType,targetResourceKey),capabilities(canDownload)"
 )
 
-_REASONS_OF = {
+_REASONS_BY_CODE = {
     "RATE_LIMITED": "rateLimitExceeded userRateLimitExceeded sharingRateLimitExceeded RATE_LIMIT_EXCEEDED",
     "QUOTA_USED_UP": "downloadQuotaExceeded dailyLimitExceeded quotaExceeded",
     "CREDENTIAL_REFUSED": "authError required",
@@ -62,12 +65,28 @@ _REASONS_OF = {
     "NOT_FOUND": "notFound",
     "REQUEST_INVALID": "invalidParameter invalid badRequest",
 }
-REASONS = {reason: code for code, reasons in _REASONS_OF.items() for reason in reasons.split()}
+CODE_BY_REASON = {reason: code for code, reasons in _REASONS_BY_CODE.items() for reason in reasons.split()}
 # For answers whose reason is unknown.
-_CODES_BY_STATUS = {400: "REQUEST_INVALID", 401: "CREDENTIAL_REFUSED", 404: "NOT_FOUND", 410: "NOT_FOUND"}
+_CODE_BY_STATUS = {400: "REQUEST_INVALID", 401: "CREDENTIAL_REFUSED", 404: "NOT_FOUND", 410: "NOT_FOUND"}
+
+
+class MediaRequest(Struct, frozen=True):
+    """A request for the bytes of a file, or of its export."""
+
+    path: str
+    """Below `drive/v3/`."""
+    query: Mapping[str, str]
+    headers: Mapping[str, str]
+
+
+class _Position(Struct, frozen=True):
+    path: str
+    offset: int
 
 
 class Drive:
+    """Serves one attempt, with one credential."""
+
     def __init__(
         self,
         credential: str = "",
@@ -77,13 +96,13 @@ class Drive:
         pacer: Pacer | None = None,
     ) -> None:
         self.credential = credential or drive_credentials.DEFAULT
-        self._credentials, self.kind, self.who = _credentials(self.credential)
+        self.login = _login_of(self.credential)
         self._client = HttpClient(_HOST, timeouts, is_stopping)
-        self._root = (drive_credentials.endpoint() or _API) + "/drive/v3/"
+        self._root = (drive_credentials.endpoint() or _API_URL) + "/drive/v3/"
         self._pacer = pacer or Pacer(
-            shared_by=f"{self._root} {self.who}", raise_if_stopped=self._client.raise_if_stopped
+            shared_by=f"{self._root} {self.login.account}", raise_if_stopped=self._client.raise_if_stopped
         )
-        self._next_chunk: tuple[str, int] | None = None
+        self._end_of_chunk: _Position | None = None
         service = build(
             "drive",
             "v3",
@@ -92,7 +111,7 @@ class Drive:
             cache_discovery=False,
             client_options={"api_endpoint": self._root},
         )
-        # Google's client builds a class with its documentation in each of these calls.
+        # Called once, because each call builds a class with all its methods and their documentation.
         self._files, self._changes = cache(service.files), cache(service.changes)
         self._about = service.about
 
@@ -105,22 +124,24 @@ class Drive:
         call = self._files().get(fileId=file_id, fields=_ENTRY_FIELDS, supportsAllDrives=True)
         return _entry_of(self._execute(call, {file_id: resource_key}), resource_key)
 
-    def children(self, folder_id: str, page: str = "", *, drive_id: str = "", resource_key: str = "") -> Listing:
-        quoted = folder_id.replace("\\", "\\\\").replace("'", "\\'")
-        return self._list(f"'{quoted}' in parents and trashed = false", page, drive_id, {folder_id: resource_key})
+    def children(self, folder_id: str, page_token: str = "", *, drive_id: str = "", resource_key: str = "") -> Listing:
+        quoted_id = folder_id.replace("\\", "\\\\").replace("'", "\\'")
+        query = f"'{quoted_id}' in parents and trashed = false"
+        return self._list(query, page_token, drive_id, {folder_id: resource_key})
 
-    def shared_with_me(self, page: str = "") -> Listing:
-        return self._list("sharedWithMe = true and trashed = false", page, "", {})
+    def shared_with_me(self, page_token: str = "") -> Listing:
+        return self._list("sharedWithMe = true and trashed = false", page_token, "", {})
 
     def start_token(self, drive_id: str = "") -> str:
+        """Return the token for `changes` after now."""
         drive = {"driveId": drive_id} if drive_id else {}
         call = self._changes().getStartPageToken(supportsAllDrives=True, **drive)
         return str(self._execute(call)["startPageToken"])
 
-    def changes(self, page: str, *, drive_id: str = "") -> TreeChanges:
+    def changes(self, token: str, *, drive_id: str = "") -> TreeChanges:
         drive = {"driveId": drive_id} if drive_id else {}
         call = self._changes().list(
-            pageToken=page,
+            pageToken=token,
             pageSize=PAGE_ENTRIES,
             includeRemoved=True,
             supportsAllDrives=True,
@@ -140,30 +161,34 @@ class Drive:
                 gone_ids.append(change["fileId"])
             else:
                 entries.append(entry)
-        next_page = answer.get("nextPageToken", "")
-        return TreeChanges(entries, gone_ids, next_page or answer.get("newStartPageToken") or page, not next_page)
+        next_page_token = answer.get("nextPageToken", "")
+        next_token = next_page_token or answer.get("newStartPageToken") or token
+        return TreeChanges(entries, gone_ids, next_token, is_last=not next_page_token)
 
-    def account(self) -> str:
+    def request_account(self) -> str:
         user = self._execute(self._about().get(fields="user(displayName,emailAddress)")).get("user", {})
-        return str(user.get("emailAddress") or user.get("displayName") or self.who)
+        return str(user.get("emailAddress") or user.get("displayName") or self.login.account)
 
-    def _list(self, query: str, page: str, drive_id: str, keys: Mapping[str, str]) -> Listing:
+    def _list(self, query: str, page_token: str, drive_id: str, resource_key_by_id: Mapping[str, str]) -> Listing:
         corpus = {"corpora": "drive", "driveId": drive_id} if drive_id else {"corpora": "user"}
         call = self._files().list(
             q=query,
             pageSize=PAGE_ENTRIES,
-            pageToken=page or None,
+            pageToken=page_token or None,
             supportsAllDrives=True,
             includeItemsFromAllDrives=True,
             fields=f"nextPageToken,incompleteSearch,files({_ENTRY_FIELDS})",
             **corpus,
         )
-        answer = self._execute(call, keys)
-        entries = [entry for file in answer.get("files", []) if not (entry := _entry_of(file)).is_trashed]
-        return Listing(entries, answer.get("nextPageToken", ""), bool(answer.get("incompleteSearch")))
+        answer = self._execute(call, resource_key_by_id)
+        entries = [_entry_of(file) for file in answer.get("files", [])]
+        entries_outside_trash = [entry for entry in entries if not entry.is_trashed]
+        return Listing(
+            entries_outside_trash, answer.get("nextPageToken", ""), is_partial=bool(answer.get("incompleteSearch"))
+        )
 
-    def _execute(self, call: Any, keys: Mapping[str, str] = {}) -> dict[str, Any]:
-        call.headers.update(key_header(keys))
+    def _execute(self, call: Any, resource_key_by_id: Mapping[str, str] = {}) -> dict[str, Any]:
+        call.headers.update(resource_key_header(resource_key_by_id))
         try:
             # No retries here: Google's client ignores Retry-After and half of the reasons. `RetryPolicy` decides.
             answer = call.execute(num_retries=0)
@@ -178,38 +203,42 @@ class Drive:
     def request(
         self, uri: str, method: str = "GET", body: str | None = None, headers: Mapping[str, str] | None = None
     ) -> tuple[Any, bytes]:
-        # Google's client uses this object as its transport (`httplib2.Http`).
+        """Send a request of Google's client, which calls this object as its `httplib2.Http`."""
         self._pacer.wait_turn()
-        wanted = {name: value for name, value in (headers or {}).items() if name != "accept-encoding"}
-        with self._authorized(method, uri, wanted, body.encode() if body is not None else None) as answer:
-            content = answer.read(_ANSWER_BYTES_MAX)
-        headers_of_answer = {name.lower(): value for name, value in answer.headers.items()}
-        return httplib2.Response({**headers_of_answer, "status": str(answer.status)}), content
+        # Google's client would ask for gzip, which `HttpClient` does not unpack.
+        kept_headers = {name: value for name, value in (headers or {}).items() if name != "accept-encoding"}
+        encoded_body = None if body is None else body.encode()
+        with self._authorized(method, uri, kept_headers, encoded_body) as answer:
+            content = answer.read(_METADATA_BYTES_MAX)
+        answer_headers = {name.lower(): value for name, value in answer.headers.items()}
+        return httplib2.Response({**answer_headers, "status": str(answer.status)}), content
 
     # --- bytes ----------------------------------------------------------------------------------------
 
     def download_into(
-        self, part: PartialFile, facts: FileFacts, length: int | None, path: str, query: Mapping[str, str],
-        headers: Mapping[str, str],
-    ) -> Iterator[int]:  # fmt: skip
-        headers = {**headers}
+        self, part: PartialFile, facts: FileFacts, length: int | None, media: MediaRequest
+    ) -> Iterator[int]:
+        headers = {**media.headers}
         if length is not None and facts.can_resume:
             headers["Range"] = f"bytes={part.length}-{part.length + length - 1}"
-        if self._next_chunk != (path, part.length):
+        continues_last_chunk = self._end_of_chunk == _Position(media.path, part.length)
+        if not continues_last_chunk:
             # Drive's limits count whole downloads, so later chunks of the same download need no turn.
             self._pacer.wait_turn()
-        self._next_chunk = None
-        with self._authorized("GET", f"{self._root}{path}?{urlencode(query)}", headers) as answer:
-            self._check(answer, facts, part.length)
-            is_whole = answer.status == 200 and facts.size is not None
-            for block in answer.blocks(facts.size if is_whole else length):
+        self._end_of_chunk = None
+        with self._authorized("GET", f"{self._root}{media.path}?{urlencode(media.query)}", headers) as answer:
+            self._check_media(answer, facts, part.length)
+            # The server may ignore the range.
+            is_whole_file = answer.status == 200 and facts.size is not None
+            for block in answer.blocks(facts.size if is_whole_file else length):
                 yield part.append(block)
-            self._next_chunk = (path, part.length)
+            self._end_of_chunk = _Position(media.path, part.length)
 
-    def _check(self, answer: HttpAnswer, facts: FileFacts, offset: int) -> None:
+    def _check_media(self, answer: HttpAnswer, facts: FileFacts, offset: int) -> None:
+        """Raise `FetchError` unless the answer has bytes of the file from `offset`."""
         if answer.status not in (200, 206):
-            after = answer.headers.get("Retry-After", "")
-            raise self._error_of(answer.status, after, answer.read(_ERROR_BYTES_MAX))
+            retry_after_header = answer.headers.get("Retry-After", "")
+            raise self._error_of(answer.status, retry_after_header, answer.read(_ERROR_BYTES_MAX))
         if answer.headers.get_content_type() == "text/html":
             raise FetchError("PAGE_INSTEAD", host=_HOST, page="a web page")
         if answer.status == 206:
@@ -227,9 +256,10 @@ class Drive:
     def _authorized(
         self, method: str, url: str, headers: dict[str, str], body: bytes | None = None
     ) -> Iterator[HttpAnswer]:
-        if not self._credentials.valid:
+        """Send the request with a token, and once more with a new token if Google refuses the first."""
+        if not self.login.google_credentials.valid:
             self._refresh_token()
-        self._credentials.apply(headers)
+        self.login.google_credentials.apply(headers)
         with self._client.request(method, url, headers, body, redirects=REDIRECTS_MAX) as answer:
             if answer.status != 401:
                 yield answer
@@ -237,7 +267,7 @@ class Drive:
             answer.read(_ERROR_BYTES_MAX)
         # Google may forget a token before it expires.
         self._refresh_token()
-        self._credentials.apply(headers)
+        self.login.google_credentials.apply(headers)
         with self._client.request(method, url, headers, body, redirects=REDIRECTS_MAX) as answer:
             yield answer
 
@@ -245,39 +275,35 @@ class Drive:
         self, url: str, method: str = "GET", body: bytes | None = None, headers: Mapping[str, str] | None = None,
         **_: object,
     ) -> _TokenAnswer:  # fmt: skip
-        # google-auth uses this method as its transport.
+        """Send a request of google-auth, which calls this method as its transport."""
         with self._client.request(method, url, headers or {}, body) as answer:
             return _TokenAnswer(answer.status, dict(answer.headers.items()), answer.read(_ERROR_BYTES_MAX))
 
     def _refresh_token(self) -> None:
         try:
-            # `before_request` would also look up a region, in another thread.
-            self._credentials.refresh(self._request_token)
+            # The usual `before_request` would also look up a region, in another thread.
+            self.login.google_credentials.refresh(self._request_token)
         except RefreshError as error:
             if error.retryable:
                 raise FetchError("TOKEN_UNREACHABLE", credential=self.credential) from error
-            word = _ERROR_WORD.search(str(error.args[0]) if error.args else "")
+            oauth_error = _OAUTH_ERROR.search(str(error.args[0]) if error.args else "")
+            reason = oauth_error[0] if oauth_error else "refused"
             # Drop the cause: Google's message may quote the key.
-            raise FetchError(
-                "CREDENTIAL_REFUSED", credential=self.credential, reason=word[0] if word else "refused"
-            ) from None
+            raise FetchError("CREDENTIAL_REFUSED", credential=self.credential, reason=reason) from None
         except (FetchError, GoogleAuthError) as error:
             raise FetchError("TOKEN_UNREACHABLE", credential=self.credential) from error
 
-    def _error_of(self, status: int, wait: str, body: bytes) -> FetchError:
-        reasons = list(_reasons_of(body))
-        general = status_error(_HOST, status, wait)
-        code = next((REASONS[reason] for reason in reasons if reason in REASONS), "")
-        if not code and status == 403:
-            code = "CREDENTIAL_REFUSED" if b"unregistered callers" in body else "BLOCKED"
-        code = code or _CODES_BY_STATUS.get(status) or general.code
+    def _error_of(self, status: int, retry_after_header: str, body: bytes) -> FetchError:
+        reasons = list(_reasons_in(body))
+        status_only = status_error(_HOST, status, retry_after_header)
+        code = _code_of(status, reasons, body) or status_only.code
         if code == "RATE_LIMITED":
-            self._pacer.hold_back(general.after or 1.0)
+            self._pacer.hold_back(status_only.after or 1.0)
         return FetchError(
             code,
-            after=general.requested_seconds,
+            after=status_only.requested_seconds,
             host=_HOST,
-            who=self.who,
+            who=self.login.account,
             credential=self.credential,
             status=status,
             reason=reasons[0] if reasons else f"status {status}",
@@ -294,13 +320,12 @@ class _TokenAnswer(Struct):
 # --- answers ------------------------------------------------------------------------------------------
 
 
-def _entry_of(file: Mapping[str, Any], key: str = "") -> Entry:
-    # `key` is the resource key with which the entry was requested.
+def _entry_of(file: Mapping[str, Any], requested_key: str = "") -> Entry:
+    """Convert a file of an answer. `requested_key` is the resource key with which it was requested."""
     mime, shortcut, size = file.get("mimeType", ""), file.get("shortcutDetails", {}), file.get("size")
-    may_download = file.get("capabilities", {}).get("canDownload", True)
-    kind: EntryKind = "native" if mime.startswith(_NATIVE) else "file"
-    if mime in (_FOLDER, _SHORTCUT):
-        kind = "folder" if mime == _FOLDER else "shortcut"
+    can_download = file.get("capabilities", {}).get("canDownload", True)
+    kind = _kind_of(mime)
+    own_key = file.get("resourceKey") or requested_key
     return Entry(
         id=file["id"],
         name=file.get("name", ""),
@@ -312,26 +337,46 @@ def _entry_of(file: Mapping[str, Any], key: str = "") -> Entry:
         md5=file.get("md5Checksum", ""),
         sha256=file.get("sha256Checksum", ""),
         modified=file.get("modifiedTime", ""),
-        key=shortcut.get("targetResourceKey", "") if kind == "shortcut" else file.get("resourceKey") or key,
+        key=shortcut.get("targetResourceKey", "") if kind == "shortcut" else own_key,
         corpus=file.get("driveId", ""),
         target_id=shortcut.get("targetId", ""),
-        refusal="" if may_download else "its owner does not let us download it",
+        refusal="" if can_download else "its owner does not let us download it",
         is_trashed=bool(file.get("trashed")),
     )
 
 
-def _reasons_of(body: bytes) -> Iterator[str]:
+def _kind_of(mime: str) -> EntryKind:
+    if mime == _FOLDER_TYPE:
+        return "folder"
+    if mime == _SHORTCUT_TYPE:
+        return "shortcut"
+    return "native" if mime.startswith(_NATIVE_TYPES_PREFIX) else "file"
+
+
+def _code_of(status: int, reasons: Sequence[str], body: bytes) -> str:
+    """Return the code of the error, or '' if `status_error` knows it."""
+    for reason in reasons:
+        if reason in CODE_BY_REASON:
+            return CODE_BY_REASON[reason]
+    if status == 403:
+        # Google's words for a request that has no token.
+        return "CREDENTIAL_REFUSED" if b"unregistered callers" in body else "BLOCKED"
+    return _CODE_BY_STATUS.get(status, "")
+
+
+def _reasons_in(body: bytes) -> Iterator[str]:
     try:
         error = json.loads(body)["error"]
         for detail in [*error.get("errors", []), *error.get("details", [])]:
             if isinstance(detail.get("reason"), str):
                 yield detail["reason"]
     except (ValueError, KeyError, TypeError, AttributeError):
+        # The body is not Drive's JSON; it may be the page of a proxy.
         return
 
 
-def key_header(keys: Mapping[str, str]) -> dict[str, str]:
-    pairs = ",".join(f"{file_id}/{key}" for file_id, key in keys.items() if key)
+def resource_key_header(resource_key_by_id: Mapping[str, str]) -> dict[str, str]:
+    pairs = ",".join(f"{file_id}/{key}" for file_id, key in resource_key_by_id.items() if key)
     return {"X-Goog-Drive-Resource-Keys": pairs} if pairs else {}
 
 
@@ -344,55 +389,76 @@ _User: Any = user_credentials.Credentials
 _Signer: Any = RSASigner
 
 
-def _credentials(name: str) -> tuple[Any, str, str]:
-    """Return credentials, their kind, and their account."""
-    if name == drive_credentials.APPLICATION_DEFAULT:
-        try:
-            found, _ = google.auth.default(scopes=[SCOPE])
-        except DefaultCredentialsError as error:
-            raise Permanent(
-                "CREDENTIAL_ABSENT", "there are no application default credentials", f"set {drive_credentials.ADC_FILE}"
-            ) from error
-        who = getattr(found, "service_account_email", "") or "the account of this worker"
-        return found, "application default credentials", who
-    info = drive_credentials.read_credential(name)
+class Login(Struct, frozen=True):
+    google_credentials: Any
+    """Google's object that fetches and keeps the token."""
+    kind: str
+    """Such as "service account as ann@example.com"."""
+    account: str
+    """Its e-mail address, or a description if the credential does not have it."""
+
+
+def _login_of(credential: str) -> Login:
+    if credential == drive_credentials.APPLICATION_DEFAULT:
+        return _application_default_login()
+    key_file = drive_credentials.read_credential(credential)
     try:
-        return _from_key_file(info, name)
+        if key_file.get("type") == "service_account":
+            return _service_account_login(key_file)
+        if key_file.get("type") == "authorized_user":
+            return _user_login(key_file, credential)
+        raise ValueError
     except (ValueError, KeyError, TypeError, AttributeError, GoogleAuthError):
         # Drop the cause, which may quote the key.
         raise Permanent(
-            "CREDENTIAL_INVALID", f"the credential {name} is not a complete key file of Google", "download it again"
+            "CREDENTIAL_INVALID",
+            f"the credential {credential} is not a complete key file of Google",
+            "download it again",
         ) from None
 
 
-def _from_key_file(info: Mapping[str, Any], name: str) -> tuple[Any, str, str]:
-    if info.get("type") == "service_account":
-        # The key file names the user to impersonate, so that a job cannot choose one.
-        subject = info.get("subject")
-        found = _ServiceAccount(
-            _signer(info),
-            info["client_email"],
-            info["token_uri"],
-            scopes=[SCOPE],
-            subject=subject,
-            universe_domain=info.get("universe_domain", "googleapis.com"),
-        )
-        return found, "service account" + (f" as {subject}" if subject else ""), subject or info["client_email"]
-    if info.get("type") == "authorized_user":
-        # Google's own loader would ignore the token URI that tests need.
-        tokens = f"{drive_credentials.endpoint()}/token" if drive_credentials.endpoint() else _TOKENS
-        user = _User(
-            None,
-            refresh_token=info["refresh_token"],
-            client_id=info["client_id"],
-            client_secret=info["client_secret"],
-            token_uri=tokens,
-        )
-        return user, "user token", str(info.get("account") or f"the account of the credential {name}")
-    raise ValueError
+def _application_default_login() -> Login:
+    try:
+        google_credentials, _project = google.auth.default(scopes=[_SCOPE])
+    except DefaultCredentialsError as error:
+        raise Permanent(
+            "CREDENTIAL_ABSENT", "there are no application default credentials", f"set {drive_credentials.ADC_FILE}"
+        ) from error
+    account = getattr(google_credentials, "service_account_email", "") or "the account of this worker"
+    return Login(google_credentials, "application default credentials", account)
 
 
-def _signer(info: Mapping[str, Any]) -> Any:
+def _service_account_login(key_file: Mapping[str, Any]) -> Login:
+    # The key file names the user to impersonate, so that a job cannot choose one.
+    impersonated_user = key_file.get("subject")
+    google_credentials = _ServiceAccount(
+        _signer(key_file),
+        key_file["client_email"],
+        key_file["token_uri"],
+        scopes=[_SCOPE],
+        subject=impersonated_user,
+        universe_domain=key_file.get("universe_domain", "googleapis.com"),
+    )
+    if impersonated_user:
+        return Login(google_credentials, f"service account as {impersonated_user}", impersonated_user)
+    return Login(google_credentials, "service account", key_file["client_email"])
+
+
+def _user_login(key_file: Mapping[str, Any], credential: str) -> Login:
+    # Google's own loader would ignore the token URI that tests need.
+    endpoint = drive_credentials.endpoint()
+    google_credentials = _User(
+        None,
+        refresh_token=key_file["refresh_token"],
+        client_id=key_file["client_id"],
+        client_secret=key_file["client_secret"],
+        token_uri=f"{endpoint}/token" if endpoint else _TOKEN_URL,
+    )
+    account = str(key_file.get("account") or f"the account of the credential {credential}")
+    return Login(google_credentials, "user token", account)
+
+
+def _signer(key_file: Mapping[str, Any]) -> Any:
     # Do not check that the key's numbers are prime, which takes longer than a small download.
-    key = load_pem_private_key(info["private_key"].encode(), None, unsafe_skip_rsa_key_validation=True)
-    return _Signer(key, info.get("private_key_id"))
+    private_key = load_pem_private_key(key_file["private_key"].encode(), None, unsafe_skip_rsa_key_validation=True)
+    return _Signer(private_key, key_file.get("private_key_id"))

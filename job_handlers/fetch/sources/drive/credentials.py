@@ -21,8 +21,9 @@ ENDPOINT = HandlersSettings.drive_endpoint
 ENVIRONMENT = (ENDPOINT.variable, ADC_FILE, "SSL_CERT_FILE")
 
 _NAME = re.compile(r"drive[\w.-]{0,100}", re.ASCII)
-# Tags of the entries of an access list: a named user, the owning group, a named group.
-_ACL_USER, _ACL_GROUP_OBJ, _ACL_GROUP = 0x02, 0x04, 0x08
+# The format of an access list, from linux/posix_acl_xattr.h: a version, then a tag, rights and user id for each entry.
+_ACL_VERSION_BYTES, _ACL_ENTRY = 4, "<HHI"
+_ACL_NAMED_USER, _ACL_OWNING_GROUP, _ACL_NAMED_GROUP = 0x02, 0x04, 0x08
 
 
 def read_credential(name: str) -> Mapping[str, Any]:
@@ -49,7 +50,8 @@ def read_credential(name: str) -> Mapping[str, Any]:
     return content
 
 
-def files_of(name: str) -> list[Path]:
+def files_to_read(name: str) -> list[Path]:
+    """Return files, beside credentials, that the sandbox must allow."""
     file = os.environ.get(ADC_FILE, "")
     return [Path(file)] if name == APPLICATION_DEFAULT and file.startswith("/") else []
 
@@ -65,13 +67,14 @@ def _is_open_to_others(path: Path) -> bool:
     if not mode & 0o070:
         return False
     try:
-        access = os.getxattr(path, "system.posix_acl_access")
+        access_list = os.getxattr(path, "system.posix_acl_access")
     except OSError:
+        # Without an access list, the group bits are the rights of the group.
         return True
-    # If the file has an access list, as systemd's LoadCredential gives it, the group bits are only a mask.
-    for tag, rights, user_id in struct.iter_unpack("<HHI", access[4:]):
-        is_group = tag in (_ACL_GROUP_OBJ, _ACL_GROUP)
-        is_other_user = tag == _ACL_USER and user_id not in (0, os.geteuid())
+    # With one, as systemd's LoadCredential sets it, they are only a mask: the list has the rights.
+    for tag, rights, user_id in struct.iter_unpack(_ACL_ENTRY, access_list[_ACL_VERSION_BYTES:]):
+        is_group = tag in (_ACL_OWNING_GROUP, _ACL_NAMED_GROUP)
+        is_other_user = tag == _ACL_NAMED_USER and user_id not in (0, os.geteuid())
         if rights and (is_group or is_other_user):
             return True
     return False

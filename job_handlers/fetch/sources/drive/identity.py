@@ -21,7 +21,7 @@ class IdentityPayload(Struct, frozen=True):
 
 
 def run(context: Context[IdentityPayload]) -> Done:
-    names = _names(context.payload)
+    names = _credential_names(context.payload)
     return Done([_finding(name) for name in names] or [_NO_CREDENTIAL])
 
 
@@ -33,7 +33,7 @@ _NO_CREDENTIAL = {
 }
 
 
-def _names(payload: IdentityPayload) -> list[str]:
+def _credential_names(payload: IdentityPayload) -> list[str]:
     has_adc = bool(os.environ.get(drive_credentials.ADC_FILE))
     return [*payload.credentials, *([drive_credentials.APPLICATION_DEFAULT] if has_adc else [])]
 
@@ -45,11 +45,11 @@ def _finding(credential: str) -> Mapping[str, str]:
     name = f"credential {credential}"
     try:
         with closing(Drive(credential)) as drive:
-            account, shared = drive.account(), drive.shared_with_me()
+            account, shared = drive.request_account(), drive.shared_with_me()
     except (FetchError, Permanent) as error:
         fix = error.remedy or _FIXES.get(error.code, "try again, and check the network")
         return {"level": "critical", "name": name, "detail": error.detail, "fix": fix}
-    summary = f"{account} ({drive.kind}) can read Drive"
+    summary = f"{account} ({drive.login.kind}) can read Drive"
     if not shared.entries:
         detail, fix = f"{summary}, but nothing is shared with it", f"share a folder with {account}"
         return {"level": "warning", "name": name, "detail": detail, "fix": fix}
@@ -65,7 +65,7 @@ _FIXES: Mapping[str, str] = {
 
 
 def _credential_files(payload: IdentityPayload) -> list[Path]:
-    return [path for name in _names(payload) for path in drive_credentials.files_of(name)]
+    return [path for name in _credential_names(payload) for path in drive_credentials.files_to_read(name)]
 
 
 who_am_i = Handler(

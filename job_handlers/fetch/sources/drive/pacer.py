@@ -10,12 +10,13 @@ import mmap
 import time
 from collections.abc import Callable
 
-_SLOTS = 1 << 16
-_NANOSECONDS = 1_000_000_000
+_ACCOUNT_SLOTS = 1 << 16
+_NANOSECONDS = 1_000_000_000  # Of a second.
 _POLL_SECONDS = 0.2
-_HELD_BACK_SECONDS_MAX = 32.0
-# The time of the next call, in nanoseconds of the monotonic clock, of each account: its slot is a digest of its name.
-_SHARED = memoryview(mmap.mmap(-1, _SLOTS * 8)).cast("q")
+_HOLD_BACK_SECONDS_MAX = 32.0
+# For each account the time of its last turn, in nanoseconds of the monotonic clock, at a digest of its name. Child
+# processes inherit the memory, because this module is imported before they are forked.
+_LAST_TURN_BY_SLOT = memoryview(mmap.mmap(-1, _ACCOUNT_SLOTS * 8)).cast("q")
 
 
 class Pacer:
@@ -35,16 +36,16 @@ class Pacer:
         self._raise_if_stopped, self._clock, self._sleep = raise_if_stopped, clock, sleep
         self._is_shared = bool(shared_by)
         if shared_by:
-            slot = int.from_bytes(hashlib.blake2b(shared_by.encode(), digest_size=8).digest()) % _SLOTS
-            self._next = _SHARED[slot : slot + 1]
+            slot = int.from_bytes(hashlib.blake2b(shared_by.encode(), digest_size=8).digest()) % _ACCOUNT_SLOTS
+            self._last_turn = _LAST_TURN_BY_SLOT[slot : slot + 1]
         else:
-            self._next = memoryview(bytearray(8)).cast("q")
+            self._last_turn = memoryview(bytearray(8)).cast("q")
 
     def wait_turn(self) -> None:
         now = self._clock()
-        # Time in which no call was made allows a burst of calls.
-        turn = max(self._next[0], now - self._burst_nanoseconds) + self._nanoseconds_per_call
-        self._next[0] = turn
+        # After a time without calls, the turns of a burst are in the past.
+        turn = max(self._last_turn[0], now - self._burst_nanoseconds) + self._nanoseconds_per_call
+        self._last_turn[0] = turn
         while now < turn:
             self._raise_if_stopped()
             self._sleep(min((turn - now) / _NANOSECONDS, _POLL_SECONDS))
@@ -54,5 +55,5 @@ class Pacer:
         """Delay all calls of the account, because Drive has asked for fewer."""
         if not self._is_shared:
             return
-        until = self._clock() + int(min(seconds, _HELD_BACK_SECONDS_MAX) * _NANOSECONDS)
-        self._next[0] = max(self._next[0], until)
+        until = self._clock() + int(min(seconds, _HOLD_BACK_SECONDS_MAX) * _NANOSECONDS)
+        self._last_turn[0] = max(self._last_turn[0], until)

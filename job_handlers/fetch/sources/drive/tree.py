@@ -71,22 +71,23 @@ class DriveTree:
     def changes(self, corpus: str, token: str) -> TreeChanges:
         return self._call(lambda: self._drive.changes(token, drive_id=corpus), token)
 
-    def _call_for_item(self, call: Callable[[], T], cursor: str = "") -> T:
+    def _call_for_item(self, call: Callable[[], T], expiring_token: str = "") -> T:
         try:
-            return self._call(call, cursor)
+            return self._call(call, expiring_token)
         except Permanent as error:
             raise ItemError(error.detail, error.remedy) from error
 
-    def _call(self, call: Callable[[], T], cursor: str = "") -> T:
-        """Call, and retry as `RetryPolicy` says. `cursor` is the page or change token of the call, which may expire."""
+    def _call(self, call: Callable[[], T], expiring_token: str = "") -> T:
+        """Call, and retry as `RetryPolicy` says. `expiring_token` is the page or change token that the call sends."""
         policy = RetryPolicy(self._timeouts)
         while True:
             try:
                 return call()
             except FetchError as error:
-                if cursor and error.code in ("REQUEST_INVALID", "NOT_FOUND", "GONE"):
+                if expiring_token and error.code in ("REQUEST_INVALID", "NOT_FOUND", "GONE"):
                     raise ListingExpired(error.sentence) from error
                 decision = policy.after(error)
+                # An answer has no bytes to keep, so a restart is a retry.
                 self._wait(0.0 if isinstance(decision, Restart) else decision)
 
     def _wait(self, seconds: float) -> None:
