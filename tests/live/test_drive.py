@@ -55,7 +55,7 @@ def crawls(tmp_path: Path) -> Iterator[Crawls]:
 
 def test_the_credential_is_somebody() -> None:
     with closing(Drive()) as drive:
-        assert "@" in drive.account()
+        assert "@" in drive.request_account()
 
 
 def test_a_crawl_finds_what_a_dry_run_promised_and_a_second_one_nothing(crawls: Crawls) -> None:
