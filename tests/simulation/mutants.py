@@ -52,6 +52,10 @@ class Mutant:
     @contextmanager
     def stores(self) -> Iterator[StorePool]:
         """Return stores with the mutant at work."""
+        # `initialise` keeps the statements that it reads first in a process: let it read the real ones, or later tests
+        # of this process would run with the mutant's.
+        with StorePool():
+            pass
         with ExitStack() as stack:
             changed = self.texts()
             stack.enter_context(_read_instead(changed))
