@@ -22,7 +22,7 @@ from tests.store.kit import (
     start_reading,
     work_as,
 )
-from worker_service.daemon.chores import KEEP_AGE, remove_gone_files, sweep_kept, sweep_objects
+from worker_service.daemon.chores import KEEP_AGE, delete_removed_files, sweep_kept, sweep_objects
 from worker_service.jobs.attempts import Completion
 from worker_service.jobs.documents import NewFile, RepublishedFile
 from worker_service.store.store import Store
@@ -73,11 +73,11 @@ def test_files_of_a_removed_document_are_deleted_unless_another_document_shares_
     store.leases.complete_many([Completion(second.lease, files=[RepublishedFile(shared.id)], publishes=True)])
 
     store.removal.remove_documents([1], actor="ann")
-    remove_gone_files(context_in(tmp_path, store, log, workspace=tmp_path))
+    delete_removed_files(context_in(tmp_path, store, log, workspace=tmp_path))
     assert [file.name for file in folder.iterdir()] == ["shared.txt"]
 
     store.removal.remove_documents([2], actor="ann")
-    remove_gone_files(context_in(tmp_path, store, log, workspace=tmp_path))
+    delete_removed_files(context_in(tmp_path, store, log, workspace=tmp_path))
     assert not folder.exists()
 
 
@@ -97,7 +97,7 @@ def test_an_interrupted_removal_is_completed_in_small_steps(
     store.removal.remove_documents([1], actor="ann")
     context = context_in(tmp_path, store, log, workspace=tmp_path)
 
-    again = [remove_gone_files(context) for _ in range(4)]
+    again = [delete_removed_files(context) for _ in range(4)]
 
     assert again == [0.1, 0.1, 5.0, 5.0]
     assert by_hand("SELECT * FROM page") == by_hand("SELECT * FROM page_result") == []
@@ -128,7 +128,7 @@ def test_rows_of_gone_files_inserted_by_hand_delete_only_published_files(
     request_document(store, "a.pdf")
     by_hand("INSERT INTO document_gone (document_id) VALUES (1), (77)")
 
-    remove_gone_files(context_in(tmp_path, store, log, workspace=tmp_path))
+    delete_removed_files(context_in(tmp_path, store, log, workspace=tmp_path))
 
     assert (tmp_path / "settings.toml").exists()
     assert [file.name for file in published.iterdir()] == ["page.txt"]

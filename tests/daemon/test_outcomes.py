@@ -14,7 +14,7 @@ from worker_service.base.errors import DiskFull
 from worker_service.daemon.attempts import Attempt
 from worker_service.daemon.outcomes import OutcomeWriter
 from worker_service.daemon.publisher import Publisher
-from worker_service.daemon.reporting import PATIENCE_SECONDS, CannotLand
+from worker_service.daemon.reporting import PATIENCE_SECONDS, StoreFailedTooLong
 from worker_service.jobs.documents import DocumentFacts, DocumentRequest, RepublishedFile
 from worker_service.jobs.job import NewJob, Status
 from worker_service.jobs.retries import REQUEUES_MAX
@@ -200,7 +200,7 @@ def test_the_daemon_must_exit_if_an_outcome_cannot_be_written_for_too_long(
     outcomes.write()
     monotonic.now = PATIENCE_SECONDS + 1
 
-    with pytest.raises(CannotLand):
+    with pytest.raises(StoreFailedTooLong):
         outcomes.write()
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.daemon.conftest import ManualClock, context_in
 from tests.store.kit import ByHand, reading_job, work_as
-from worker_service.daemon.chores import SCAN_SECONDS, NameDocuments, link_last_documents
+from worker_service.daemon.chores import SCAN_SECONDS, LinkDocuments, link_due_documents
 from worker_service.jobs.attempts import Checkpoint, Completion
 from worker_service.jobs.documents import CrawlItem, CrawlPage, NewFile
 from worker_service.jobs.job import NewJob
@@ -17,10 +17,10 @@ from worker_service.store.store import Store
 
 
 @pytest.fixture
-def chore(store: Store, tmp_path: Path, log: Any, monotonic: ManualClock) -> NameDocuments:
+def chore(store: Store, tmp_path: Path, log: Any, monotonic: ManualClock) -> LinkDocuments:
     work_as(store)
     (tmp_path / "workspace").mkdir()
-    return NameDocuments(context_in(tmp_path, store, log, monotonic=monotonic))
+    return LinkDocuments(context_in(tmp_path, store, log, monotonic=monotonic))
 
 
 def publish_text(store: Store, key: str, crawled: CrawlItem | None = None) -> None:
@@ -37,7 +37,7 @@ def links(tmp_path: Path) -> list[str]:
     return sorted(str(path.relative_to(top)) for path in top.rglob("*") if path.is_symlink())
 
 
-def run_until_idle(chore: NameDocuments) -> int:
+def run_until_idle(chore: LinkDocuments) -> int:
     """Run the chore until nothing is due. Return the number of runs."""
     runs = 1
     while chore.run() < 1:
@@ -45,7 +45,7 @@ def run_until_idle(chore: NameDocuments) -> int:
     return runs
 
 
-def test_a_published_document_is_linked_after_the_commit(chore: NameDocuments, store: Store, tmp_path: Path) -> None:
+def test_a_published_document_is_linked_after_the_commit(chore: LinkDocuments, store: Store, tmp_path: Path) -> None:
     run_until_idle(chore)
     publish_text(store, "a.pdf")
 
@@ -57,7 +57,7 @@ def test_a_published_document_is_linked_after_the_commit(chore: NameDocuments, s
 
 
 def test_a_deleted_link_is_made_again_within_an_hour(
-    chore: NameDocuments, store: Store, tmp_path: Path, monotonic: ManualClock
+    chore: LinkDocuments, store: Store, tmp_path: Path, monotonic: ManualClock
 ) -> None:
     publish_text(store, "a.pdf")
     run_until_idle(chore)
@@ -73,7 +73,7 @@ def test_a_deleted_link_is_made_again_within_an_hour(
 
 
 def test_a_starting_daemon_links_all_documents_in_small_steps(
-    chore: NameDocuments, store: Store, database: Path, tmp_path: Path
+    chore: LinkDocuments, store: Store, database: Path, tmp_path: Path
 ) -> None:
     for number in range(120):
         publish_text(store, f"{number}.pdf")
@@ -83,7 +83,7 @@ def test_a_starting_daemon_links_all_documents_in_small_steps(
     assert len(links(tmp_path)) == 120
 
 
-def test_a_renamed_folder_moves_the_links_of_its_documents(chore: NameDocuments, store: Store, tmp_path: Path) -> None:
+def test_a_renamed_folder_moves_the_links_of_its_documents(chore: LinkDocuments, store: Store, tmp_path: Path) -> None:
     publish_text(store, "a.pdf", CrawlItem("folder", "", "Reports", "folder"))
     publish_text(store, "b.pdf", CrawlItem("a.pdf", "folder", "a.pdf", "file", "r1"))
     run_until_idle(chore)
@@ -97,7 +97,7 @@ def test_a_renamed_folder_moves_the_links_of_its_documents(chore: NameDocuments,
 
 
 def test_a_link_that_cannot_be_made_is_logged_and_delays_no_other(
-    chore: NameDocuments, store: Store, tmp_path: Path, log: Any
+    chore: LinkDocuments, store: Store, tmp_path: Path, log: Any
 ) -> None:
     in_the_way = tmp_path / "workspace/by-owner/alice/a.pdf of alice.txt"
     in_the_way.mkdir(parents=True)
@@ -110,11 +110,11 @@ def test_a_link_that_cannot_be_made_is_logged_and_delays_no_other(
     assert set(log.events) == {"documents.unnamed"}
 
 
-def test_due_links_are_made_when_the_daemon_ends(chore: NameDocuments, store: Store, tmp_path: Path) -> None:
+def test_due_links_are_made_when_the_daemon_ends(chore: LinkDocuments, store: Store, tmp_path: Path) -> None:
     run_until_idle(chore)
     publish_text(store, "a.pdf")
     store.intake.enqueue(NewJob("ocr_pages"))
 
-    link_last_documents(chore.context)
+    link_due_documents(chore.context)
 
     assert links(tmp_path) == ["alice/a.pdf of alice.txt"]

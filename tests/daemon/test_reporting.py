@@ -15,7 +15,13 @@ from worker_service.daemon.attempts import Attempt, Slots
 from worker_service.daemon.loop import apply_child_events
 from worker_service.daemon.outcomes import OutcomeWriter
 from worker_service.daemon.publisher import Publisher
-from worker_service.daemon.reporting import ASK_SECONDS, BACKLOG_BYTES_MAX, PATIENCE_SECONDS, CannotLand, Reporter
+from worker_service.daemon.reporting import (
+    ASK_SECONDS,
+    BACKLOG_BYTES_MAX,
+    PATIENCE_SECONDS,
+    Reporter,
+    StoreFailedTooLong,
+)
 from worker_service.jobs.attempts import Completion, Count
 from worker_service.jobs.documents import (
     CrawlItem,
@@ -202,10 +208,10 @@ def test_a_checkpoint_with_only_a_state_is_superseded_by_the_next(
     attempt = make_attempt()
     daemon.apply(attempt, checkpoint("[1]"), checkpoint("[2]", NewJob("leaf")), checkpoint("[3]"), checkpoint("[4]"))
 
-    assert [report.state for report in attempt.unwritten if isinstance(report, Checkpointed)] == ["[2]", "[4]"]
+    assert [report.state for report in attempt.ordered_reports if isinstance(report, Checkpointed)] == ["[2]", "[4]"]
     daemon.turn()
     assert daemon.store.attempts.checkpoint_of(attempt.job.id) == "[4]"
-    assert (len(attempt.unwritten), attempt.unwritten_bytes) == (0, 0)
+    assert (len(attempt.ordered_reports), attempt.ordered_bytes) == (0, 0)
 
 
 def test_an_outcome_waits_for_reports_that_cannot_be_written(
@@ -239,7 +245,7 @@ def test_unwritten_reports_are_bounded_and_end_the_daemon_after_too_long(
     assert (before, daemon.reporter.is_full) == (False, True)
     daemon.now = PATIENCE_SECONDS + 1
 
-    with pytest.raises(CannotLand, match="2 pages and checkpoints"):
+    with pytest.raises(StoreFailedTooLong, match="2 pages and checkpoints"):
         daemon.turn()
 
 
@@ -256,7 +262,7 @@ def test_a_question_that_cannot_be_answered_is_refused_after_some_seconds(
     daemon.turn()
 
     assert [(answer, code) for _, answer, code in daemon.answers] == [(None, "ASK_FAILED")]
-    assert [type(report) for report in attempt.unwritten] == [PagesRead]
+    assert [type(report) for report in attempt.ordered_reports] == [PagesRead]
 
 
 @pytest.mark.parametrize("make_event", [page(1), checkpoint("[1]")], ids=["page", "checkpoint"])
@@ -271,7 +277,7 @@ def test_p2_a_lost_lease_writes_nothing_and_refuses_the_open_question(
 
     assert attempt.is_lost
     assert [code for _, _, code in daemon.answers] == ["ASK_FAILED"]
-    assert not attempt.unwritten
+    assert not attempt.ordered_reports
     assert daemon.store.attempts.checkpoint_of(attempt.job.id) is None
     assert pages_of(daemon.store, attempt) == []
 
@@ -381,13 +387,13 @@ def test_progress_is_merged_and_the_newest_lines_keep_their_order(make_attempt: 
         attempt.add_progress(Progressed(*attempt.key, percent, message, count))
     attempt.add_lines(f"line {n}" for n in range(LOG_LINES_MOST + 5))
 
-    report = attempt.pop_report(lines_most=1000)
+    report = attempt.pop_progress(lines_most=1000)
     assert (report.percent, report.message, report.count) == (50, "b", Count(2, 10, "pages"))
     assert report.lines == [GAP, *(f"line {n}" for n in range(5, 1005))]
-    assert attempt.has_news
+    assert attempt.has_unwritten_progress
 
-    attempt.restore_report(report)
-    again, rest = attempt.pop_report(lines_most=1000), attempt.pop_report(lines_most=LOG_LINES_MOST)
+    attempt.restore_progress(report)
+    again, rest = attempt.pop_progress(lines_most=1000), attempt.pop_progress(lines_most=LOG_LINES_MOST)
     assert (again.percent, again.lines) == (50, report.lines)
     assert (rest.percent, len(rest.lines), rest.lines[-1]) == (None, 2000, f"line {LOG_LINES_MOST + 4}")
-    assert (attempt.has_news, attempt.lines.characters) == (False, 0)
+    assert (attempt.has_unwritten_progress, attempt.lines.characters) == (False, 0)

@@ -11,7 +11,7 @@ import pytest
 
 from tests.daemon.conftest import context_in
 from tests.store.kit import START, MovableClock, new_worker
-from worker_service.daemon.chores import FailUnknown
+from worker_service.daemon.chores import FailUnknownTypes
 from worker_service.jobs.job import NewJob, Status
 from worker_service.jobs.selector import Selector
 from worker_service.jobs.workers import allows_type
@@ -26,7 +26,7 @@ RunAfter = Callable[[float], float]
 @pytest.fixture
 def run_after(store: Store, clock: MovableClock, log: Any, tmp_path: Path) -> RunAfter:
     context = context_in(tmp_path, store, log, clock, unknown_type_grace=f"{GRACE:g}s")
-    chore = FailUnknown(context, {"left_to_others"}, lambda: (clock() - START).total_seconds())
+    chore = FailUnknownTypes(context, {"left_to_others"}, lambda: (clock() - START).total_seconds())
 
     def run(seconds: float) -> float:
         clock.now += timedelta(seconds=seconds)

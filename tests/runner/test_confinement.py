@@ -267,7 +267,7 @@ def test_strict_requires_every_feature_and_best_effort_does_not(monkeypatch: pyt
     def refused(rules: sandbox.SandboxRules) -> bool:
         raise OSError(38, "Function not implemented")
 
-    monkeypatch.setattr(sandbox, "_renounce_privileges", lambda rules: True)
+    monkeypatch.setattr(sandbox, "_renounce_privileges", lambda rules: False)
     monkeypatch.setattr(sandbox, "_landlock", refused)
     monkeypatch.setattr(sandbox, "_seccomp", lambda rules: True)
     rules = sandbox.SandboxRules([], [], network=False)

@@ -26,7 +26,7 @@ from tests.simulation.watched_store import LIMITS, Rows, WatchedStore
 from tests.store.kit import START
 from worker_service.base.clock import from_text
 from worker_service.base.errors import PagemillError, StoreBusy, StoreError
-from worker_service.daemon.reporting import CannotLand
+from worker_service.daemon.reporting import StoreFailedTooLong
 from worker_service.jobs.workers import WorkerState
 from worker_service.runner.worker_identity import Identity
 
@@ -278,7 +278,7 @@ class World:
             has_not_beaten = daemon.heartbeat.committed == beats
             if was_silent and has_not_beaten and self._is_silent(daemon) and daemon.pool.living:
                 self.fault(f"P1: attempts {[*daemon.pool.living]} go on, and their worker has not beaten for long")
-        except CannotLand:
+        except StoreFailedTooLong:
             loop._exit_code = 74
         except StoreError as error:
             daemon.bad_turns += 1

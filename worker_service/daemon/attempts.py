@@ -46,11 +46,11 @@ class Attempt:
     is_cancelled: bool = False
     without_grace: bool = False
     is_batch_stopped: bool = False
-    rejected_report: Failure | None = None
+    rejection: Failure | None = None
     stopped_at: float | None = None
     is_killed: bool = False
 
-    has_news: bool = False
+    has_unwritten_progress: bool = False
     percent: float | None = None
     message: str | None = None
     count: Count | None = None
@@ -58,10 +58,10 @@ class Attempt:
     child: ChildProcess | None = None
     has_started: bool = False
     node: str | None = None
-    unwritten: deque[OrderedReport] = field(default_factory=deque)
-    unwritten_bytes: int = 0
+    ordered_reports: deque[OrderedReport] = field(default_factory=deque)
+    ordered_bytes: int = 0
     question: Asked | None = None
-    """The entry of `unwritten` whose answer the child waits for."""
+    """The entry of `ordered_reports` whose answer the child waits for."""
     asked_at: float = 0.0
 
     shares_child: bool = False
@@ -73,53 +73,53 @@ class Attempt:
         return self.lease.job_id, self.lease.fence
 
     @property
-    def has_progress(self) -> bool:
+    def has_progress_or_lines(self) -> bool:
         return self.percent is not None or self.message is not None or bool(self.lines)
 
     def set_node(self, node: str) -> None:
         self.node = node
-        self.has_news = True
+        self.has_unwritten_progress = True
 
     def set_child(self, child: ChildProcess) -> None:
         self.child, self.has_started = child, True
-        self.has_news = True
+        self.has_unwritten_progress = True
 
     def add_progress(self, progress: Progressed) -> None:
         self.percent = progress.percent if self.percent is None else max(self.percent, progress.percent)
         self.message = progress.message or self.message
         self.count = progress.count
-        self.has_news = True
+        self.has_unwritten_progress = True
 
     def add_lines(self, lines: Iterable[str]) -> None:
         self.lines.add(lines)
-        self.has_news = True
+        self.has_unwritten_progress = True
 
-    def pop_report(self, lines_most: int) -> Report:
+    def pop_progress(self, lines_most: int) -> Report:
         lines = self.lines.pop(lines_most)
         report = Report(self.lease, self.percent, self.message, lines, self.child, self.node, self.count)
         self.percent = self.message = self.count = self.child = None
-        self.has_news = bool(self.lines)
+        self.has_unwritten_progress = bool(self.lines)
         return report
 
-    def restore_report(self, report: Report) -> None:
+    def restore_progress(self, report: Report) -> None:
         if self.percent is None:
             self.percent, self.count = report.percent, report.count
         self.message = report.message if self.message is None else self.message
         self.lines.restore(report.lines)
         self.child = self.child or report.child
-        self.has_news = True
+        self.has_unwritten_progress = True
 
     def queue_report(self, report: OrderedReport, *, now: float) -> None:
         if isinstance(report, Asked):
             self.question, self.asked_at = report, now
         elif isinstance(report, Checkpointed):
             self._drop_superseded_checkpoint()
-        self.unwritten.append(report)
-        self.unwritten_bytes += _estimate_bytes(report)
+        self.ordered_reports.append(report)
+        self.ordered_bytes += _estimate_bytes(report)
 
     def remove_report(self, report: OrderedReport) -> None:
-        self.unwritten.remove(report)
-        self.unwritten_bytes -= _estimate_bytes(report)
+        self.ordered_reports.remove(report)
+        self.ordered_bytes -= _estimate_bytes(report)
         if report is self.question:
             self.question = None
 
@@ -130,15 +130,15 @@ class Attempt:
         return question
 
     def drop_reports(self) -> None:
-        self.unwritten.clear()
-        self.unwritten_bytes, self.question = 0, None
+        self.ordered_reports.clear()
+        self.ordered_bytes, self.question = 0, None
 
     def drop_checkpoints(self) -> None:
-        for report in [report for report in self.unwritten if isinstance(report, Checkpointed)]:
+        for report in [report for report in self.ordered_reports if isinstance(report, Checkpointed)]:
             self.remove_report(report)
 
     def _drop_superseded_checkpoint(self) -> None:
-        last = next((report for report in reversed(self.unwritten) if isinstance(report, Checkpointed)), None)
+        last = next((report for report in reversed(self.ordered_reports) if isinstance(report, Checkpointed)), None)
         # A checkpoint with more than a state has effects that the next one does not repeat.
         if last is not None and not last.follow_ups and last.crawl is None and last.embeddings is None:
             self.remove_report(last)
@@ -188,7 +188,9 @@ class Slots:
 
     def prune_reporting(self) -> None:
         self.reporting = {
-            key: attempt for key, attempt in self.reporting.items() if attempt.has_news or attempt.unwritten
+            key: attempt
+            for key, attempt in self.reporting.items()
+            if attempt.has_unwritten_progress or attempt.ordered_reports
         }
 
     def used(self, job_class: str) -> int:
@@ -221,7 +223,7 @@ class DaemonContext:
     store: Store
     # For progress, log lines and pages. A power cut may undo its last commits, but a row that refers to a page is never
     # left without it: it is committed after the page, to the same write-ahead log.
-    quick_store: Store
+    relaxed_store: Store
     slots: Slots
     clock: Clock = wall_clock
     monotonic: Callable[[], float] = time.monotonic

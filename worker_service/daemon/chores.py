@@ -1,6 +1,6 @@
-"""Periodic work of the daemon. A chore returns the seconds until its next run.
+"""Periodic work of the daemon, in the main loop. A chore returns the seconds until its next run.
 
-It works in small steps, because the main loop and other writers wait meanwhile.
+A run does a small part of the work, because the loop and other writers wait meanwhile.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ def build_chores(
         "disk_space": DiskSpace(context, set_disk_low).run,
         "adopt_slots": partial(adopt_slots, context),
         "tidy": partial(tidy_database, context),
-        "gone_files": partial(remove_gone_files, context),
+        "gone_files": partial(delete_removed_files, context),
         "forget_passwords": partial(forget_passwords, context),
         "sweep_objects": partial(sweep_objects, context),
         "sweep_kept": partial(sweep_kept, context),
-        "unknown_types": FailUnknown(context, known_types).run,
+        "unknown_types": FailUnknownTypes(context, known_types).run,
         "status_line": partial(update_status_line, context, notifier),
         "prune": Prune(context).run,
         "log_notices": LogNotices(context).run,
-        "name_documents": NameDocuments(context).run,
+        "name_documents": LinkDocuments(context).run,
         **({"embed_pages": partial(embed_pages, context)} if context.settings.embeddings != "off" else {}),
     }
 
@@ -89,7 +89,9 @@ class Prune:
         pruning = self.context.store.pruning
         if kind == "logs":
             notices = self.context.store.notices.prune(before, most=_PRUNED_AT_ONCE)
-            return max(notices, pruning.prune_logs(before, most=_PRUNED_AT_ONCE))
+            lines = pruning.prune_logs(before, most=_PRUNED_AT_ONCE)
+            # Not the sum: the caller compares it with `_PRUNED_AT_ONCE` to see whether more rows are left.
+            return max(notices, lines)
         return pruning.prune(Selector(statuses=(Status(kind),), older_than=as_text(before)), most=_PRUNED_AT_ONCE)
 
 
@@ -130,7 +132,8 @@ def embed_pages(context: DaemonContext) -> float:
 
     embedder, store = embedder_of(context.settings), context.store
     if not store.embeddings.is_behind(embedder.name):
-        return _SOON_SECONDS if store.embeddings.use(embedder.name) else _EMBED_SECONDS
+        has_more_to_delete = store.embeddings.use(embedder.name)
+        return _SOON_SECONDS if has_more_to_delete else _EMBED_SECONDS
     if store.embeddings.is_job_due():
         store.intake.enqueue(NewJob(EMBED, "local", name="search by meaning", unique_key=EMBED))
     return _EMBED_SECONDS
@@ -142,8 +145,10 @@ def tidy_database(context: DaemonContext) -> float:
 
 
 def adopt_slots(context: DaemonContext) -> float:
+    """Take over the number that an administrator has set in the worker's row."""
     for worker in context.store.overview.workers():
         slots_before = context.slots.sizes["cpu"]
+        # An administrator can set 1 or more, so 0 is not a wish.
         if worker.id == context.identity.worker_id and worker.cpu_slots not in (0, slots_before):
             context.log.info(events.SLOTS_CHANGED, slots=worker.cpu_slots, before=slots_before)
             context.slots.sizes["cpu"] = worker.cpu_slots
@@ -172,44 +177,47 @@ class DiskSpace:
         return 15.0
 
 
-# The chore does not sleep longer, although no slot is due sooner: somebody may set the system clock.
+# The chore runs this often even if nothing is due sooner: an administrator may set the system clock.
 _SCHEDULE_SECONDS_MAX = 20.0
 
 
 @dataclass(slots=True)
 class BeginScheduled:
-    """Enqueues due jobs. Several processes may do so: each slot of a schedule enqueues one job."""
+    """Enqueues the jobs of due schedules. Other processes may do so, too: each due time enqueues one job."""
 
     context: DaemonContext
     _logged_troubles: Sequence[object] = ()
 
     def run(self) -> float:
-        with_settings = bool(self.context.settings.schedule) and self.context.settings.schedule_in_daemon
-        if not with_settings and not self.context.store.schedules.stored():
+        settings = self.context.settings
+        runs_schedules_of_settings = bool(settings.schedule) and settings.schedule_in_daemon
+        if not runs_schedules_of_settings and not self.context.store.schedules.stored():
             return _SCHEDULE_SECONDS_MAX
         from worker_service.services.schedule_ticks import run_tick, seconds_to_next
         from worker_service.services.session import Session  # imported only if schedules exist
 
         log = self.context.log
-        session = Session(self.context.store, self.context.settings, "schedule", self.context.clock)
-        done = run_tick(session, with_settings=with_settings)
-        for begun in done.items:
+        session = Session(self.context.store, settings, "schedule", self.context.clock)
+        tick = run_tick(session, with_settings=runs_schedules_of_settings)
+        for begun in tick.items:
             log.info(events.SCHEDULE_BEGUN, schedule=begun.schedule, slot=begun.slot, job_id=begun.job_id)
-        for missed in done.missed:
+        for missed in tick.missed:
             log.warning(events.SCHEDULE_MISSED, schedule=missed.schedule, slots=missed.slots, until=missed.until)
         # Log each problem once, not at every retry.
-        for trouble in done.troubles:
+        for trouble in tick.troubles:
             if trouble not in self._logged_troubles:
                 log.warning(events.SCHEDULE_FAILED, schedule=trouble.schedule, reason=trouble.why)
-        self._logged_troubles = done.troubles
-        return min(_SCHEDULE_SECONDS_MAX, seconds_to_next(session, with_settings=with_settings))
+        self._logged_troubles = tick.troubles
+        return min(_SCHEDULE_SECONDS_MAX, seconds_to_next(session, with_settings=runs_schedules_of_settings))
 
 
 _NOTIFY_SECONDS = 5.0
 
 
 def send_notifications(context: DaemonContext) -> float:
-    if not context.settings.notify and not context.store.notices.is_read_by(BATCH_ENDS_READER):
+    # The first batch with an address adds this reader, also if the settings name no recipients.
+    has_batch_with_address = context.store.notices.is_read_by(BATCH_ENDS_READER)
+    if not context.settings.notify and not has_batch_with_address:
         return _NOTIFY_SECONDS
     from worker_service.services import notifications  # imported only if there is a recipient
     from worker_service.services.session import Session
@@ -252,7 +260,8 @@ def sweep_objects(context: DaemonContext) -> float:
             swept += 1
     if swept:
         context.log.info(events.OBJECTS_SWEPT, folders=swept)
-    return 5.0 if context.store.removal.forget_pages(FORGOTTEN_AT_ONCE) else 3600.0
+    has_more_pages = context.store.removal.forget_pages(FORGOTTEN_AT_ONCE)
+    return 5.0 if has_more_pages else 3600.0
 
 
 def _is_left_over(context: DaemonContext, job_id: int, fence: int) -> bool:
@@ -261,13 +270,13 @@ def _is_left_over(context: DaemonContext, job_id: int, fence: int) -> bool:
     return outcomes not in ([], [None], ["completed"])
 
 
-def remove_gone_files(context: DaemonContext) -> float:
+def delete_removed_files(context: DaemonContext) -> float:
     workspace = context.settings.workspace
-    is_more = context.store.removal.forget_gone(FORGOTTEN_AT_ONCE)
+    has_more_rows = context.store.removal.forget_gone(FORGOTTEN_AT_ONCE)
     if undeletable := delete_gone_files(context.store, workspace):
         files = counted(len(undeletable), "file")
         raise PermissionError(f"{files} may not be removed, such as {workspace / undeletable[0]}")
-    return _SOON_SECONDS if is_more else 5.0
+    return _SOON_SECONDS if has_more_rows else 5.0
 
 
 def forget_passwords(context: DaemonContext) -> float:
@@ -289,7 +298,7 @@ def sweep_kept(context: DaemonContext) -> float:
     return 3600.0
 
 
-def _delete_unless_used(folder: Path, since: float) -> bool:
+def _delete_unless_used(folder: Path, used_since: float) -> bool:
     """Return True if the directory was deleted. Each attempt that uses it locks it and sets its time."""
     try:
         lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -297,7 +306,7 @@ def _delete_unless_used(folder: Path, since: float) -> bool:
         return False
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.fstat(lock).st_mtime >= since:
+        if os.fstat(lock).st_mtime >= used_since:
             return False
         if not folder.name.startswith(_SWEPT_PREFIX):
             # Rename first: a process that opens the directory during deletion would find half of its files.
@@ -317,7 +326,7 @@ _FAILED_AT_ONCE = 500
 
 
 @dataclass(slots=True)
-class FailUnknown:
+class FailUnknownTypes:
     context: DaemonContext
     known_types: Collection[str]
     boot_clock: Callable[[], float] = boot_clock
@@ -325,16 +334,19 @@ class FailUnknown:
 
     def run(self) -> float:
         now, grace_seconds = self.boot_clock(), self.context.settings.unknown_type_grace_seconds
-        unknown_types = [one for one in self.context.store.workers.unknown_types() if one not in self.known_types]
+        stored_types = self.context.store.workers.unknown_types()
+        unknown_types = [job_type for job_type in stored_types if job_type not in self.known_types]
         self._unknown_since = {job_type: self._unknown_since.get(job_type, now) for job_type in unknown_types}
-        is_more = False
-        for job_type, since in self._unknown_since.items():
-            if now - since >= grace_seconds:
-                is_more |= self._fail(job_type, self.context.clock() - timedelta(seconds=grace_seconds))
-        return _SOON_SECONDS if is_more else min(_UNKNOWN_SECONDS_MAX, grace_seconds)
+        has_failed_jobs = False
+        for job_type, unknown_since in self._unknown_since.items():
+            if now - unknown_since >= grace_seconds:
+                has_failed_jobs |= self._fail_jobs(job_type)
+        # There may be more such jobs, unless this run has failed none.
+        return _SOON_SECONDS if has_failed_jobs else min(_UNKNOWN_SECONDS_MAX, grace_seconds)
 
-    def _fail(self, job_type: str, since: datetime) -> bool:
-        failed = self.context.store.workers.fail_unknown(job_type, since=since, most=_FAILED_AT_ONCE)
+    def _fail_jobs(self, job_type: str) -> bool:
+        ready_before = self.context.clock() - timedelta(seconds=self.context.settings.unknown_type_grace_seconds)
+        failed = self.context.store.workers.fail_unknown(job_type, since=ready_before, most=_FAILED_AT_ONCE)
         if failed:
             self.context.log.warning(events.TYPE_UNKNOWN, job_type=job_type, jobs=len(failed))
         return bool(failed)
@@ -350,7 +362,7 @@ _ALL = 0
 
 
 @dataclass(slots=True)
-class NameDocuments:
+class LinkDocuments:
     context: DaemonContext
     # Last id that the scan of all documents has reached; None if no scan is under way.
     _scanned_id: int | None = None
@@ -360,6 +372,7 @@ class NameDocuments:
         links, now = self.context.store.links, self.context.monotonic()
         due_ids = links.links_due(_LINKED_AT_ONCE)
         if _ALL in due_ids or now >= self._next_scan_at:
+            # Note the request for all links as fulfilled: the scan begins here.
             links.links_made([_ALL])
             self._scanned_id, self._next_scan_at = 0, now + SCAN_SECONDS
         ids: Sequence[int] = [document_id for document_id in due_ids if document_id != _ALL]
@@ -369,10 +382,10 @@ class NameDocuments:
         if not ids:
             return 5.0
         _log_failed_links(self.context, update_links(self.context.store, self.context.settings.workspace, ids))
-        return 0.05
+        return _SOON_SECONDS
 
 
-def link_last_documents(context: DaemonContext) -> None:
+def link_due_documents(context: DaemonContext) -> None:
     _log_failed_links(context, update_due_links(context.store, context.settings.workspace))
 
 

@@ -25,7 +25,7 @@ from worker_service.daemon.chores import Chore
 from worker_service.daemon.claiming import Claiming
 from worker_service.daemon.heartbeat import WAIT_FRACTION, Heartbeat, Ownership
 from worker_service.daemon.outcomes import OutcomeWriter
-from worker_service.daemon.reporting import CannotLand, Reporter
+from worker_service.daemon.reporting import Reporter, StoreFailedTooLong
 from worker_service.jobs.attempts import ChildProcess
 from worker_service.jobs.job import Status
 from worker_service.jobs.workers import NODE, allows_type
@@ -54,7 +54,7 @@ FILES_SECONDS = 5.0
 _EARLY_SECONDS = 0.03
 # Minimum time between turns, per attempt on a cluster node and in total: batches writes under load.
 GATHER_SECONDS, GATHER_SECONDS_MOST = 0.0005, 0.05
-NAME_DOCUMENT_SECONDS = 0.25
+LINK_DOCUMENT_SECONDS = 0.25
 # `pagemill run --drain` exits although a pending job becomes due later than this.
 DRAIN_WAIT_SECONDS = 60.0
 # Wait before the fork server is started again. It doubles up to the maximum until a job has started.
@@ -110,7 +110,7 @@ class Loop:
             try:
                 self.turn()
                 self._bad_turns = 0
-            except CannotLand as error:
+            except StoreFailedTooLong as error:
                 self.context.log.critical(events.DAEMON_FAILED, reason=str(error))
                 return EXIT_IO
             except Exception as error:
@@ -239,8 +239,8 @@ class Loop:
         self._claiming.prefetch.learn_durations(finished)
         for attempt in finished:
             self.context.slots.remove(attempt)
-        if finished or self._reporter.has_committed:
-            self._reporter.has_committed = False
+        if finished or self._reporter.has_own_commits:
+            self._reporter.has_own_commits = False
             # The watch ignores our own commits, but they may have freed slots or made jobs due.
             self._claiming.request_claim()
         if finished:
@@ -248,7 +248,7 @@ class Loop:
         due_at = self._chore_due_at.get("name_documents")
         if due_at is not None and any(attempt.job.document_id is not None for attempt in finished):
             # A user may be waiting for the document and look for its link next.
-            self._chore_due_at["name_documents"] = min(due_at, self.context.monotonic() + NAME_DOCUMENT_SECONDS)
+            self._chore_due_at["name_documents"] = min(due_at, self.context.monotonic() + LINK_DOCUMENT_SECONDS)
 
     # ── The fork server ──
 
@@ -490,7 +490,7 @@ class Stopping:
         is_grace_over = self._grace_ends_at is not None and now >= self._grace_ends_at
         for attempt in self.context.slots:
             by_force = attempt.is_lost or attempt.without_grace or self.ownership.is_fenced or self._is_immediate
-            must_stop = attempt.is_cancelled or attempt.rejected_report or attempt.is_batch_stopped or is_grace_over
+            must_stop = attempt.is_cancelled or attempt.rejection or attempt.is_batch_stopped or is_grace_over
             if not (by_force or must_stop):
                 continue
             job = attempt.job
@@ -507,9 +507,7 @@ class Stopping:
 
     def _seconds_to_stop(self, attempt: Attempt, *, is_grace_over: bool) -> float:
         # An attempt that stops only because its batch was stopped may finish its page.
-        may_finish_page = attempt.is_batch_stopped and not (
-            attempt.is_cancelled or attempt.rejected_report or is_grace_over
-        )
+        may_finish_page = attempt.is_batch_stopped and not (attempt.is_cancelled or attempt.rejection or is_grace_over)
         return max(STOP_SECONDS, self.context.settings.grace_period_seconds) if may_finish_page else STOP_SECONDS
 
     def next_at(self) -> float | None:

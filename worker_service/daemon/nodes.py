@@ -81,7 +81,7 @@ class Nodes:
         if waiting:
             rows.append(NodeState("autoscaler", "starting", waiting, reason="attempts wait here for new machines"))
         try:
-            self.context.quick_store.workers.set_nodes(self.context.identity.worker_id, rows)
+            self.context.relaxed_store.workers.set_nodes(self.context.identity.worker_id, rows)
             self._written_report = seen
         except WorkerUnknown:
             # The loop registers the worker again before it claims.

@@ -28,7 +28,7 @@ from worker_service.base.errors import (
 from worker_service.base.humanize import counted
 from worker_service.daemon.attempts import PAUSE_SECONDS, Attempt, DaemonContext, failure_fields
 from worker_service.daemon.publisher import Publisher, StagedFileMissing
-from worker_service.daemon.reporting import PATIENCE_SECONDS, CannotLand
+from worker_service.daemon.reporting import PATIENCE_SECONDS, StoreFailedTooLong
 from worker_service.jobs.attempts import Completion, Failure
 from worker_service.jobs.job import Lease
 from worker_service.jobs.retries import (
@@ -103,8 +103,8 @@ def verdict(
         return Drop()
     if attempt.is_cancelled:
         return ConfirmCancel()
-    if attempt.rejected_report is not None:
-        return Fail(replace(attempt.rejected_report, usage=ended.usage), None)
+    if attempt.rejection is not None:
+        return Fail(replace(attempt.rejection, usage=ended.usage), None)
     if ended.how is How.DONE:
         return Complete()
     if attempt.is_at_most_once and may_have_run(attempt, ended):
@@ -181,7 +181,8 @@ class OutcomeWriter:
         return [
             attempt
             for attempt, ended in self._waiting.values()
-            if attempt.unwritten or (attempt.has_progress if ended.how is How.DONE else attempt.has_news)
+            if attempt.ordered_reports
+            or (attempt.has_progress_or_lines if ended.how is How.DONE else attempt.has_unwritten_progress)
         ]
 
     def add(self, attempt: Attempt, ended: Ended) -> None:
@@ -191,10 +192,10 @@ class OutcomeWriter:
 
     def _ready(self) -> list[tuple[Attempt, Ended]]:
         # An attempt with unwritten reports is not ready: the store rejects reports after the outcome.
-        return [waiting for waiting in self._waiting.values() if not waiting[0].unwritten]
+        return [waiting for waiting in self._waiting.values() if not waiting[0].ordered_reports]
 
     def write(self) -> list[Attempt]:
-        """Return the attempts written. Raise `CannotLand` after `PATIENCE_SECONDS` of failure."""
+        """Return the attempts written. Raise `StoreFailedTooLong` after `PATIENCE_SECONDS` of failure."""
         finished: list[Attempt] = []
         if not self._ready() or self.context.monotonic() < self._again_at:
             return finished
@@ -215,7 +216,7 @@ class OutcomeWriter:
             self._failing_since = now
             self.context.log.error(events.STORE_UNAVAILABLE, **failure_fields(error), waiting=len(self._waiting))
         if now - self._failing_since >= PATIENCE_SECONDS:
-            raise CannotLand(
+            raise StoreFailedTooLong(
                 f"the end of {counted(len(self._waiting), 'attempt')} could not be written: {error}"
             ) from error
         self._again_at = now + PAUSE_SECONDS

@@ -20,7 +20,7 @@ from worker_service.base.errors import ConfigError, PagemillError
 from worker_service.base.sanitize import harmless
 from worker_service.base.sd_notify import Notifier
 from worker_service.daemon.attempts import DaemonContext, Slots
-from worker_service.daemon.chores import build_chores, link_last_documents
+from worker_service.daemon.chores import build_chores, link_due_documents
 from worker_service.daemon.dead_workers import Recovery
 from worker_service.daemon.heartbeat import Heartbeat, own_worker
 from worker_service.daemon.loop import Loop, Signals, filter_types
@@ -230,7 +230,7 @@ def _log_start(context: DaemonContext, handlers_by_type: Mapping[str, HandlerDes
 
 def _deregister(context: DaemonContext, lock: WorkerLock) -> None:
     with suppress(PagemillError, OSError):
-        link_last_documents(context)
+        link_due_documents(context)
     with suppress(PagemillError):
         context.store.workers.deregister(context.identity.worker_id)
         lock.remove()

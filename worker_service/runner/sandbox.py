@@ -1,8 +1,8 @@
 """Limits, environment and sandbox of a child process, which it sets on itself.
 
-A sandboxed process reads programs and libraries, writes only its staging and keep directories, and has no sockets
-unless its handler declares network access. A seccomp filter covers what Landlock does not check: changes of mode, owner
-and time.
+A sandboxed process reads programs and libraries, writes only its directories `staging` and `keep`, and has no
+sockets unless its handler declares network access. A seccomp filter covers what Landlock does not check: changes of
+mode, owner and time.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import struct
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -29,6 +30,7 @@ from worker_service.runner import seccomp
 
 _PR_SET_CHILD_SUBREAPER = 36
 FULL_SANDBOX = "landlock+seccomp"
+# Time between SIGXCPU and SIGKILL.
 _CPU_SECONDS_TO_END = 5
 _OOM_SCORE = b"500"
 
@@ -36,17 +38,21 @@ _PR_SET_NO_NEW_PRIVS = 38
 _PR_CAPBSET_DROP, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 24, 47, 4
 _CAPABILITY_VERSION_3 = 0x20080522
 _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 22, 2
+# System calls with the same numbers on x86-64 and arm64, and constants of theirs.
 _LANDLOCK_CREATE_RULESET, _LANDLOCK_ADD_RULE, _LANDLOCK_RESTRICT_SELF = 444, 445, 446
+_CREATE_RULESET_VERSION, _RULE_PATH_BENEATH = 1, 1
 
 _EXECUTE, _WRITE, _READ_FILE, _READ_DIRECTORY = 1, 2, 4, 8
 _MAKE_CHARACTER_DEVICE, _MAKE_BLOCK_DEVICE = 1 << 6, 1 << 11
 _TRUNCATE, _IOCTL = 1 << 14, 1 << 15
+# Landlock rejects other rights for a path that is not a directory.
 _OF_FILES = _EXECUTE | _WRITE | _READ_FILE | _TRUNCATE | _IOCTL
 _READING = _EXECUTE | _READ_FILE | _READ_DIRECTORY
 # File access rights that each Landlock ABI version knows; it rejects unknown ones.
 _RIGHTS = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 4: (1 << 15) - 1}
 _RIGHTS_LATEST = (1 << 16) - 1
-_WRITING = _RIGHTS_LATEST & ~(_MAKE_CHARACTER_DEVICE | _MAKE_BLOCK_DEVICE)
+# All rights but those to make devices.
+_READING_AND_WRITING = _RIGHTS_LATEST & ~(_MAKE_CHARACTER_DEVICE | _MAKE_BLOCK_DEVICE)
 _TCP_BIND_AND_CONNECT = 1 | 2
 _ABSTRACT_SOCKETS_AND_SIGNALS = 1 | 2
 
@@ -62,11 +68,18 @@ _READABLE_WITH_NETWORK = """
     /etc/ssl /etc/pki /etc/ca-certificates /run/systemd/resolve
 """.split()
 
-_OWN = Path("/proc/self")
+# Not among the common rules, because it is another directory in each process.
+_PROC_SELF = Path("/proc/self")
 _RULE = struct.Struct("<Qi")
 
-# Rights and open descriptors of the paths that every child reads, without and with network access.
-_common_rules: dict[bool, list[tuple[int, int]]] = {}
+
+class _OpenRule(NamedTuple):
+    rights: int
+    descriptor: int
+
+
+# For the paths that every child reads, without (False) and with network access.
+_common_rules: dict[bool, list[_OpenRule]] = {}
 
 
 # --- limits, descriptors, environment ---
@@ -91,7 +104,8 @@ def set_limits(limits: Limits, attempts: int) -> None:
     if limits.memory_bytes is not None:
         _set_limit(resource.RLIMIT_AS, limits.memory_bytes, limits.memory_bytes)
     if limits.cpu_seconds is not None:
-        # SIGXCPU first, which names the reason; SIGKILL a few seconds later.
+        # The soft limit sends SIGXCPU, which names the reason; the hard limit SIGKILL. The child runs up to `attempts`
+        # attempts: `renew_cpu_limit` raises the soft limit before each. The hard limit cannot be raised.
         _set_limit(resource.RLIMIT_CPU, limits.cpu_seconds, limits.cpu_seconds * attempts + _CPU_SECONDS_TO_END)
     if limits.open_files is not None:
         _set_limit(resource.RLIMIT_NOFILE, limits.open_files, limits.open_files)
@@ -102,10 +116,9 @@ def set_limits(limits: Limits, attempts: int) -> None:
 def renew_cpu_limit(limits: Limits) -> None:
     if limits.cpu_seconds is not None:
         usage = resource.getrusage(resource.RUSAGE_SELF)
-        used = math.ceil(usage.ru_utime + usage.ru_stime)
+        used_seconds = math.ceil(usage.ru_utime + usage.ru_stime)
         _, hard = resource.getrlimit(resource.RLIMIT_CPU)
-        soft = used + limits.cpu_seconds
-        resource.setrlimit(resource.RLIMIT_CPU, (soft if hard == resource.RLIM_INFINITY else min(soft, hard), hard))
+        _set_limit(resource.RLIMIT_CPU, used_seconds + limits.cpu_seconds, hard)
 
 
 def _set_limit(kind: int, soft: int, hard: int) -> None:
@@ -121,12 +134,8 @@ def set_environment(environment: Mapping[str, str]) -> None:
 
 
 def basic_environment() -> dict[str, str]:
-    wanted = {name: os.environ.get(name) for name in ("PATH", "LANG", "TZ")}
-    environment = {name: value for name, value in wanted.items() if value}
-    environment.setdefault("PATH", os.defpath)
-    environment.setdefault("LANG", "C.UTF-8")
-    environment.setdefault("TZ", "UTC")
-    return environment
+    defaults = {"PATH": os.defpath, "LANG": "C.UTF-8", "TZ": "UTC"}
+    return {name: os.environ.get(name) or default for name, default in defaults.items()}
 
 
 def reset_signals() -> None:
@@ -159,16 +168,16 @@ def apply(rules: SandboxRules, setting: str) -> str:
     """
     if setting == "off":
         return "off"
+    steps = (("no_new_privs", _renounce_privileges), ("landlock", _landlock), ("seccomp", _seccomp))
     reached: list[str] = []
     try:
-        for name, step in (("", _renounce_privileges), ("landlock", _landlock), ("seccomp", _seccomp)):
+        for name, step in steps:
             try:
-                if step(rules) and name:
+                if step(rules):
                     reached.append(name)
             except OSError as error:
                 if setting == "strict":
-                    reason = f"no sandbox ({name or 'no_new_privs'}): {error.strerror}"
-                    raise SandboxError(error.errno, reason) from error
+                    raise SandboxError(error.errno, f"no sandbox ({name}): {error.strerror}") from error
     finally:
         for descriptor in rule_descriptors():
             os.close(descriptor)
@@ -181,11 +190,10 @@ def prepare() -> None:
     for network in (False, True):
         for starts_programs in (False, True):
             # This fills the cache of `program`.
-            seccomp.program(network, starts_programs, _filter_guards_truncation())
+            seccomp.program(network, starts_programs, _must_filter_truncation())
         if network not in _common_rules:
-            _common_rules[network] = [
-                rule for path in _outermost(_readable(network)) for rule in _open_rule(path, _READING)
-            ]
+            opened = [_open_rule(path, _READING) for path in _outermost(_readable(network))]
+            _common_rules[network] = [rule for rule in opened if rule is not None]
 
 
 def _outermost(paths: Iterable[Path]) -> list[Path]:
@@ -195,7 +203,7 @@ def _outermost(paths: Iterable[Path]) -> list[Path]:
 
 
 def rule_descriptors() -> list[int]:
-    return [descriptor for rules in _common_rules.values() for _, descriptor in rules]
+    return [rule.descriptor for rules in _common_rules.values() for rule in rules]
 
 
 @functools.cache
@@ -203,32 +211,34 @@ def code_paths() -> tuple[Path, ...]:
     return tuple(code_paths_of(sys.path))
 
 
-def code_paths_of(path: Iterable[str]) -> list[Path]:
+def code_paths_of(entries: Iterable[str]) -> list[Path]:
     """Return Python's own folders, but only packages and modules of other folders: databases may lie beside them."""
-    roots = {Path(sys.prefix), Path(sys.base_prefix), Path(sys.executable).resolve().parent}
-    found: set[Path] = set(roots)
-    for entry in path:
-        directory = Path(entry)
-        if not entry or any(directory.is_relative_to(root) for root in roots):
+    own_folders = {Path(sys.prefix), Path(sys.base_prefix), Path(sys.executable).resolve().parent}
+    code: set[Path] = set(own_folders)
+    for entry in entries:
+        place = Path(entry)
+        if not entry or any(place.is_relative_to(folder) for folder in own_folders):
             continue
-        if directory.is_file():
-            found.add(directory)
+        if place.is_file():
+            # A zip archive.
+            code.add(place)
             continue
         with contextlib.suppress(OSError):
-            found.update(path for path in directory.iterdir() if _is_code(path))
-    return sorted(found)
+            code.update(child for child in place.iterdir() if _is_code(child))
+    return sorted(code)
 
 
 def _is_code(path: Path) -> bool:
     # Libraries bundled with a wheel lie beside its package in NAME.libs. A namespace package is a folder of packages.
-    is_named = path.suffix in {".py", ".so", ".libs", ".dist-info", ".egg-info"}
-    return is_named or any(any(path.glob(inside)) for inside in ("__init__.*", "*/__init__.py"))
+    has_code_suffix = path.suffix in {".py", ".so", ".libs", ".dist-info", ".egg-info"}
+    return has_code_suffix or any(any(path.glob(pattern)) for pattern in ("__init__.*", "*/__init__.py"))
 
 
-def _renounce_privileges(rules: SandboxRules) -> bool:
+def _renounce_privileges(_: SandboxRules) -> bool:
     prctl(_PR_SET_NO_NEW_PRIVS, 1)
     _drop_capabilities()
-    return True
+    # Alone, this is no level of the sandbox.
+    return False
 
 
 def _drop_capabilities() -> None:
@@ -254,13 +264,17 @@ def _drop_capabilities() -> None:
 
 def landlock_version() -> int:
     try:
-        return _call(_LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint(1))
+        return _query_landlock_version()
     except OSError:
         return 0
 
 
+def _query_landlock_version() -> int:
+    return _call(_LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint(_CREATE_RULESET_VERSION))
+
+
 def _landlock(rules: SandboxRules) -> bool:
-    version = _call(_LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint(1))
+    version = _query_landlock_version()
     rights = _RIGHTS.get(version, _RIGHTS_LATEST)
     # Each version of the kernel knows a longer `struct landlock_ruleset_attr`, and rejects unknown bytes.
     attributes = struct.pack("<Q", rights)
@@ -271,15 +285,16 @@ def _landlock(rules: SandboxRules) -> bool:
     ruleset = _call(_LANDLOCK_CREATE_RULESET, attributes, ctypes.c_size_t(len(attributes)), ctypes.c_uint(0))
     try:
         common = _common_rules.get(rules.network)
-        readable = [_OWN, *rules.reads]
+        readable = [_PROC_SELF, *rules.reads]
         if common is None:
+            # `prepare` has not run in this process.
             readable += _readable(rules.network)
-        for allowed, descriptor in common or ():
-            _add_rule(ruleset, allowed & rights, descriptor)
+        for rule in common or ():
+            _add_rule(ruleset, rule._replace(rights=rule.rights & rights))
         for path in readable:
             _allow(ruleset, path, _READING & rights)
         for place in (Path("/dev/null"), *rules.writes):
-            _allow(ruleset, place, _WRITING & rights)
+            _allow(ruleset, place, _READING_AND_WRITING & rights)
         _call(_LANDLOCK_RESTRICT_SELF, ctypes.c_int(ruleset), ctypes.c_uint(0))
     finally:
         os.close(ruleset)
@@ -291,29 +306,31 @@ def _readable(network: bool) -> list[Path]:
     return [*map(Path, names), *code_paths()]
 
 
-def _allow(ruleset: int, place: Path | int, wanted: int) -> None:
+def _allow(ruleset: int, place: Path | int, rights: int) -> None:
     if isinstance(place, int):
-        _add_rule(ruleset, wanted, place)
+        _add_rule(ruleset, _OpenRule(rights, place))
         return
-    for allowed, descriptor in _open_rule(place, wanted):
+    rule = _open_rule(place, rights)
+    if rule is not None:
         try:
-            _add_rule(ruleset, allowed, descriptor)
+            _add_rule(ruleset, rule)
         finally:
-            os.close(descriptor)
+            os.close(rule.descriptor)
 
 
-def _open_rule(path: Path, wanted: int) -> list[tuple[int, int]]:
-    """Return rights and descriptor, or nothing if the path cannot be opened."""
+def _open_rule(path: Path, rights: int) -> _OpenRule | None:
+    """Return None if the path cannot be opened."""
     try:
         descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError, PermissionError):
-        return []
+        return None
     is_directory = stat.S_ISDIR(os.fstat(descriptor).st_mode)
-    return [(wanted if is_directory else wanted & _OF_FILES, descriptor)]
+    return _OpenRule(rights if is_directory else rights & _OF_FILES, descriptor)
 
 
-def _add_rule(ruleset: int, allowed: int, descriptor: int) -> None:
-    _call(_LANDLOCK_ADD_RULE, ruleset, 1, _RULE.pack(allowed, descriptor), 0)
+def _add_rule(ruleset: int, rule: _OpenRule) -> None:
+    attributes = _RULE.pack(rule.rights, rule.descriptor)
+    _call(_LANDLOCK_ADD_RULE, ctypes.c_int(ruleset), ctypes.c_int(_RULE_PATH_BENEATH), attributes, ctypes.c_uint(0))
 
 
 def _call(number: int, *values: object) -> int:
@@ -328,12 +345,14 @@ def _call(number: int, *values: object) -> int:
 
 
 def _seccomp(rules: SandboxRules) -> bool:
-    program = seccomp.program(rules.network, rules.starts_programs, _filter_guards_truncation())
+    program = seccomp.program(rules.network, rules.starts_programs, _must_filter_truncation())
     if program is None:
         return False
-    prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.addressof(program[0]))
+    header, _instructions = program
+    prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.addressof(header))
     return True
 
 
-def _filter_guards_truncation() -> bool:
+def _must_filter_truncation() -> bool:
+    # Landlock checks truncation from version 3.
     return landlock_version() < 3
