@@ -61,6 +61,7 @@ class PlacedWord(Struct, frozen=True):
     x1: float
     y1: float
     text: str
+    confidence: float = 100.0
 
 
 class PageImage(Struct, frozen=True):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from worker_service.web.views.page_view import PlacedWord, TextArea, _locate_in_areas
+from worker_service.services.page_images import PlacedWord
+from worker_service.web.views.page_view import TextArea, _locate_in_areas
 
 
 def test_words_are_located_in_any_order_of_the_renderer() -> None:

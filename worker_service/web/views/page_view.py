@@ -12,7 +12,7 @@ from worker_service.base.errors import BadInput
 from worker_service.jobs.documents import CONFIDENCE_LEAST, PageResult
 from worker_service.jobs.markdown import page_markdown
 from worker_service.jobs.page_structure import StructuredPage, TableOnPage, structure_of, tables_on_page
-from worker_service.services.page_images import NoPageImage, PageRenderer, page_image
+from worker_service.services.page_images import NoPageImage, PageRenderer, PlacedWord, page_image
 from worker_service.services.session import Session
 from worker_service.web.views.page_text import SheetCell, TextBlock, TextRange, marked_cells, marks_of, text_blocks
 
@@ -20,11 +20,11 @@ DOUBTFUL = 70
 """Per cent below which a word is doubtful, and a page was hard to read."""
 
 _BOXES_MAX = 8000
-_PATIENCE_SECONDS = 3.0
+_RENDER_SECONDS_MAX = 3.0
 """The text is shown without positions if the renderer takes longer."""
 
 _PAGES_AROUND = 2
-"""Pages before and after, in which headers and footers repeat."""
+"""Pages before and after this one, from which running headers and footers are recognised."""
 
 
 class WordBox(Struct, frozen=True):
@@ -35,7 +35,7 @@ class WordBox(Struct, frozen=True):
     width: float
     height: float
     match: int = 0
-    """Number of the match, from 1; 0: a doubtful word."""
+    """Number of the match, from 1; 0: no match, but a doubtful word."""
 
 
 class PageView(Struct, frozen=True):
@@ -54,15 +54,6 @@ class PageView(Struct, frozen=True):
     note: str = ""
     markdown: str = ""
     lacks_boxes: bool = False
-
-
-class PlacedWord(NamedTuple):
-    x0: float
-    y0: float
-    x1: float
-    y1: float
-    text: str
-    confidence: float = 100.0
 
 
 class TextArea(NamedTuple):
@@ -195,15 +186,14 @@ def _hit_boxes(
     layout: Any,
     hits: Sequence[TextRange],
 ) -> list[WordBox] | None:
-    """Return None before the page is rendered: until then only paragraphs have boxes, not words."""
+    """Return None if the page cannot be rendered in time: the stored text has boxes of paragraphs, not of words."""
     try:
-        image = page_image(session, renderer, document_id, page.number, wait_seconds=_PATIENCE_SECONDS)
+        image = page_image(session, renderer, document_id, page.number, wait_seconds=_RENDER_SECONDS_MAX)
     except NoPageImage:
         return None
-    words = [PlacedWord(word.x0, word.y0, word.x1, word.y1, word.text) for word in image.words]
     areas = [TextArea(*block[:6]) for block in layout["blocks"]]
     areas += [TextArea._make([*table["box"], table["begin"], table["end"]]) for table in layout.get("tables", ())]
-    located = _locate_in_areas(page.text or "", words, areas)
+    located = _locate_in_areas(page.text or "", image.words, areas)
     boxes = [_box(word, text_range, hits) for word, text_range in located]
     return [box for box in boxes if box.match]
 
