@@ -21,7 +21,7 @@ from worker_service.services.parse import read_document_order
 from worker_service.services.session import Session
 from worker_service.web.access import Visitor, visitor_of
 from worker_service.web.database_sessions import session_of
-from worker_service.web.parameters import read_known
+from worker_service.web.parameters import query_of
 from worker_service.web.resources.documents import DocumentsQuery, document_selector, list_documents
 from worker_service.web.streaming import WORKBOOK, stream_lines, stream_made_file
 from worker_service.web.views import in_rendering_thread, page, render
@@ -59,7 +59,7 @@ class SortHeader(Struct, frozen=True):
 
 
 def documents_page(request: Request, session: Session) -> Response:
-    visitor, query = visitor_of(request), read_known(request.query_params.multi_items(), DocumentsPageQuery)
+    visitor, query = visitor_of(request), query_of(request, DocumentsPageQuery)
     if query.q.strip():
         return RedirectResponse(f"/search?{request.url.query}", 303)
     listing = list_documents(session, visitor, query)
@@ -161,7 +161,7 @@ def _header(request: Request, sorted_by: str, column: str) -> SortHeader:
 def owners_of(session: Session, visitor: Visitor) -> Sequence[str]:
     if visitor.owner is not None:
         return [visitor.owner]
-    return [owner for owner in session.job_queries.names("owner", "") if owner]
+    return session.job_queries.names("owner", prefix="")
 
 
 # ── The list as a file ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -181,7 +181,7 @@ def list_workbook(request: Request) -> Response:
 
 def _rows(request: Request) -> Iterator[tuple[object, ...]]:
     """Check the filters before the response, and read the rows during it."""
-    query = read_known(request.query_params.multi_items(), DocumentsQuery)
+    query = query_of(request, DocumentsQuery)
     with session_of(request) as session:
         selector = document_selector(session, visitor_of(request), query)
 

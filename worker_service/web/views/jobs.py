@@ -31,7 +31,7 @@ from worker_service.web.access import TokenScope, Visitor, visitor_of
 from worker_service.web.database_sessions import session_of
 from worker_service.web.error_responses import NoSuchPage, NotAllowed, status_of
 from worker_service.web.middleware import form_of
-from worker_service.web.parameters import parse_number, read_known
+from worker_service.web.parameters import parse_number, query_of, read_known_parameters
 from worker_service.web.resources import jobs as resource
 from worker_service.web.resources.batches import visible_batch
 from worker_service.web.resources.jobs import SEARCH_SECONDS_MAX, JobFilters, JobsQuery, visible_job
@@ -130,7 +130,7 @@ class Filters(Struct, frozen=True):
 
 def jobs_page(request: Request, session: Session) -> Response:
     visitor, filters = visitor_of(request), Filters.read(request.query_params)
-    query = read_known(request.query_params.multi_items(), JobsQuery)
+    query = query_of(request, JobsQuery)
     listing = resource.list_jobs(session, visitor, query)
     sees_all = visitor.owner is None
     counts = session.overview.count_by_status() if sees_all and not filters.has_more_than_status else {}
@@ -148,7 +148,8 @@ def jobs_page(request: Request, session: Session) -> Response:
         is_partial=listing.is_partial,
         matching=len(listing.items) if is_complete else _count_matching(filters, counts),
         command=command("ls", *filters.shell_arguments()),
-        names={column: session.job_queries.names(column, "") for column in ("job_type", "owner")} if sees_all else {},
+        types=session.job_queries.names("job_type", prefix="") if sees_all else (),
+        owners=session.job_queries.names("owner", prefix="") if sees_all else (),
     )
 
 
@@ -239,7 +240,7 @@ def change(request: Request, session: Session) -> Response:
 
 
 def _selector(session: Session, visitor: Visitor, filters: Filters, verb: str) -> Selector:
-    return resource.selector_for_change(session, visitor, read_known(filters.pairs, JobFilters), verb)
+    return resource.selector_for_change(session, visitor, read_known_parameters(filters.pairs, JobFilters), verb)
 
 
 def _verb(text: str | None) -> str:
@@ -267,7 +268,7 @@ def enqueue(request: Request) -> Response:
     form = {name: form_of(request).get(name, "") for name in _EMPTY_FORM}
     try:
         with session_of(request) as session:
-            enqueued = enqueuing.enqueue(session, _job_fields(visitor_of(request), form), lambda _: b"")
+            enqueued = enqueuing.enqueue(session, _job_fields(visitor_of(request), form), read_stdin=lambda _: b"")
     except (BadInput, BadPayload, Refused, NotAllowed) as error:
         # Show the form again with the user's input.
         return _form_page(request, form, str(error), status_of(error))
@@ -291,9 +292,9 @@ def _job_fields(visitor: Visitor, form: Mapping[str, str]) -> dict[str, object]:
 
 def _form_page(request: Request, form: Mapping[str, str], problem: str = "", status: int = 200) -> Response:
     with session_of(request) as session:
-        types = {*session.job_queries.names("handler", "")}
+        types = {*session.job_queries.names("handler", prefix="")}
         if visitor_of(request).owner is None:
-            types |= {*session.job_queries.names("job_type", "")}
+            types |= {*session.job_queries.names("job_type", prefix="")}
     return render(
         request, "job_new.html", title="Enqueue a job", form=form, problem=problem, types=sorted(types), status=status
     )

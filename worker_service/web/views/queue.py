@@ -1,4 +1,4 @@
-"""The page Queue: documents in progress and in line, what slows them down, and rates."""
+"""The Queue page: documents that are being read or wait, what slows them down, and rates."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from itertools import chain
 from typing import NamedTuple
 
 from markupsafe import Markup
@@ -27,7 +28,7 @@ from worker_service.services.session import Session
 from worker_service.services.work_rates import WorkRate, work_rates
 from worker_service.web.access import Visitor, visitor_of
 from worker_service.web.middleware import form_of
-from worker_service.web.parameters import parse_number, read_known
+from worker_service.web.parameters import parse_number, query_of
 from worker_service.web.resources.batches import visible_batch
 from worker_service.web.views import page, render
 from worker_service.web.views.flash_messages import redirect
@@ -40,7 +41,7 @@ _WAITING_MAX = 10
 _STEPS_PER_DOCUMENT_MAX = 40
 _COUNTED_MAX = 1001
 """One more than the largest number that is shown exactly."""
-_RATES_MAX = 4
+_TILES_MAX = 4
 LABEL_BY_HOURS = {24: "24 hours", 24 * 7: "7 days"}
 _DEFAULT_HOURS = 24
 
@@ -48,13 +49,18 @@ _STEP_TITLES = {
     "download": "Fetch the file", "ingest": "Count pages", "ocr_pages": "Read pages", "extract_rows": "Read rows",
     "assemble": "Put together", "crawl": "Look for files", "adopt": "Take over the text", "notify": "Send a message",
 }  # fmt: skip
+# Beginnings of the titles of jobs for some pages: "Read pages 3–5".
+_PAGE_TITLES = {"ocr_pages": "Read", "extract_rows": "Read rows of"}
 _WORK_TITLES = {
     "download": "Fetching files", "ingest": "Counting pages", "ocr_pages": "Reading scans",
     "extract_rows": "Reading rows", "assemble": "Putting together",
     "crawl": "Looking for files", "notify": "Sending messages",
 }  # fmt: skip
 _READING_TYPES = ("ingest", "ocr_pages", "extract_rows", "assemble")
-_WAITS = {"waiting": "Waiting for other steps", "backoff": "Trying again later", "stopped": "Batch is stopped"}
+# Of the states of a job that `state_of` returns.
+_WAIT_TEXT_BY_STATE = {
+    "waiting": "Waiting for other steps", "backoff": "Trying again later", "stopped": "Batch is stopped",
+}  # fmt: skip
 
 
 class QueueQuery(Struct, frozen=True):
@@ -84,39 +90,38 @@ class QueueRow(Struct, frozen=True):
 
 class RateTile(Struct, frozen=True):
     title: str
-    number: str
+    count_text: str
     unit: str
     details: str
     curve: Markup
 
 
 def queue(request: Request, session: Session) -> Response:
-    visitor, query = visitor_of(request), read_known(request.query_params.multi_items(), QueueQuery)
+    visitor, query = visitor_of(request), query_of(request, QueueQuery)
     hours = query.hours if query.hours in LABEL_BY_HOURS else _DEFAULT_HOURS
     sees_all = visitor.owner is None
     overview = Overview(session) if sees_all else None
-    reading = _rows_being_read(session, visitor)
     waiting_ids = session.overview.documents_in_line(visitor.owner, most=_WAITING_MAX)
     pauses = job_control.list_pauses(session, visitor.owner)
-    being_read_total = session.library.count(IndexStatus.INDEXING, owner=visitor.owner)
+    reading_total = session.library.count(IndexStatus.INDEXING, owner=visitor.owner)
     waiting_total = session.library.count(IndexStatus.QUEUED, owner=visitor.owner)
     return render(
         request,
         "queue.html",
         title="Queue",
-        headline=_headline(being_read_total, waiting_total),
-        reading=reading,
+        headline=_headline(reading_total, waiting_total),
+        reading=_rows_being_read(session, visitor),
         waiting=[_waiting_row(session, visitor, document) for document in _documents_in_order(session, waiting_ids)],
         waiting_total=waiting_total,
-        other=[*_other_work(session, visitor)],
+        other_work=[*_other_work(session, visitor)],
         pauses=pauses,
-        own_pause=_pause_of(visitor, pauses),
+        own_pause=_pause_of_all_jobs(visitor, pauses),
         source_pauses=session.overview.source_rests() if sees_all else (),
         # The buttons for slots need to know which worker is meant.
         worker=None if overview is None else _only_worker(overview),
-        # A visitor limited to an owner may not see workers, so no missing worker is reported.
+        # A visitor of one owner may not see workers, so no missing worker is reported.
         has_worker=overview is None or bool(overview.live_workers),
-        tiles=[_tile(rate) for rate in work_rates(session, hours=hours)[:_RATES_MAX]] if sees_all else (),
+        tiles=[_tile(rate) for rate in work_rates(session, hours=hours)[:_TILES_MAX]] if sees_all else (),
         spans=LABEL_BY_HOURS,
         hours=hours,
         default_span=_DEFAULT_HOURS,
@@ -130,18 +135,18 @@ def change_slots(request: Request, session: Session) -> Response:
     return redirect("/queue", message="slots")
 
 
-def _headline(reading: int, waiting: int) -> str:
-    if not reading and not waiting:
-        return "Nothing is waiting to be read"
-    if not reading:
-        return f"{counted(waiting, 'document')} waiting"
-    return f"Reading {counted(reading, 'document')}" + (f", {waiting:,} waiting" if waiting else "")
+def _headline(reading_total: int, waiting_total: int) -> str:
+    if reading_total:
+        waiting = f", {waiting_total:,} waiting" if waiting_total else ""
+        return f"Reading {counted(reading_total, 'document')}{waiting}"
+    return f"{counted(waiting_total, 'document')} waiting" if waiting_total else "Nothing is waiting to be read"
 
 
-def _pause_of(visitor: Visitor, pauses: Sequence[Pause]) -> Pause | None:
-    """Return the pause of all of the visitor's jobs: of the owner, or else of everything."""
-    pause_by_scope = {pause.scope: pause for pause in pauses if pause.scope != "owner" or pause.name == visitor.owner}
-    return pause_by_scope.get("owner") or pause_by_scope.get("all")
+def _pause_of_all_jobs(visitor: Visitor, pauses: Sequence[Pause]) -> Pause | None:
+    """Return the pause of the visitor's owner, or else the one of all owners."""
+    of_owner = (pause for pause in pauses if pause.scope == "owner" and pause.name == visitor.owner)
+    of_all_owners = (pause for pause in pauses if pause.scope == "all")
+    return next(chain(of_owner, of_all_owners), None)
 
 
 def _only_worker(overview: Overview) -> CheckedWorker | None:
@@ -181,8 +186,8 @@ def _documents_in_order(session: Session, ids: Sequence[int]) -> Sequence[Docume
 
 
 def _document_row(session: Session, visitor: Visitor, document: Document, progress: ReadingProgress | None) -> QueueRow:
-    jobs = session.job_queries.list(Selector(document_ids=(document.id,)), most=_STEPS_PER_DOCUMENT_MAX + 1)
-    jobs = [job for job in jobs if job.generation == document.index_generation]
+    newest_first = session.job_queries.list(Selector(document_ids=(document.id,)), most=_STEPS_PER_DOCUMENT_MAX + 1)
+    jobs = [job for job in newest_first if job.generation == document.index_generation]
     started = min((job.started_at for job in jobs if job.started_at), default=None)
     return QueueRow(
         element_id=f"document-{document.id}",
@@ -202,7 +207,7 @@ def _waiting_row(session: Session, visitor: Visitor, document: Document) -> Queu
     batch_id = None if newest_job is None else newest_job.batch_id
     pages = counted(document.pages, "page") if document.pages else ""
     about = " · ".join(filter(None, [_owner_and_batch(session, visitor, document.owner, batch_id), pages]))
-    reason = "Waiting" if newest_job is None else _WAITS.get(state_of(newest_job), "Waiting")
+    reason = "Waiting" if newest_job is None else _WAIT_TEXT_BY_STATE.get(state_of(newest_job), "Waiting")
     return QueueRow(
         element_id=f"document-{document.id}",
         name=document.name,
@@ -216,7 +221,7 @@ def _waiting_row(session: Session, visitor: Visitor, document: Document) -> Queu
 
 def _job_row(session: Session, visitor: Visitor, job: Job) -> QueueRow:
     sentence = progress_in_words(job) or "Running"
-    # Without the name of a file, the account says best what the job is about.
+    # Jobs without a file may be about a remote account.
     name, title = job.name or job.account, _STEP_TITLES.get(job.job_type, job.job_type)
     about = _owner_and_batch(session, visitor, job.owner, job.batch_id)
     if name:
@@ -245,13 +250,12 @@ def _owner_and_batch(session: Session, visitor: Visitor, owner: str, batch_id: i
 def _step(job: Job) -> Step:
     state = state_of(job)
     state_texts = {"completed": "Done", "running": progress_in_words(job) or "Running", "pending": "Waiting"}
-    state_text = state_texts.get(state) or _WAITS.get(state, state)
+    state_text = state_texts.get(state) or _WAIT_TEXT_BY_STATE.get(state, state)
     ended = from_text(job.completed_at) if job.completed_at else None
     took = format_length(ended - from_text(job.started_at)) if ended and job.started_at else ""
     title, pages = _STEP_TITLES.get(job.job_type, job.job_type), _pages_in_payload(job.payload)
     if pages:
-        is_one_page = pages.isdigit()
-        title = f"{title.removesuffix('s') if is_one_page else title} {pages}"
+        title = f"{_PAGE_TITLES.get(job.job_type, title)} {'page' if pages.isdigit() else 'pages'} {pages}"
     return Step(
         job_id=job.id,
         title=title,
@@ -274,28 +278,29 @@ def _pages_in_payload(payload: str | None) -> str:
 class OtherWork(NamedTuple):
     job_type: str
     title: str
-    number: str
+    count_text: str
 
 
 def _other_work(session: Session, visitor: Visitor) -> Iterator[OtherWork]:
-    for job_type, number in session.overview.ready_by_type(visitor.owner, most=_COUNTED_MAX).items():
-        if number and job_type not in _READING_TYPES:
-            count = f"{number:,}" if number < _COUNTED_MAX else f"over {number - 1:,}"
-            yield OtherWork(job_type, _WORK_TITLES.get(job_type, job_type), count)
+    """Yield the types of pending jobs that do not read documents."""
+    for job_type, count in session.overview.ready_by_type(visitor.owner, most=_COUNTED_MAX).items():
+        if count and job_type not in _READING_TYPES:
+            count_text = f"{count:,}" if count < _COUNTED_MAX else f"over {count - 1:,}"
+            yield OtherWork(job_type, _WORK_TITLES.get(job_type, job_type), count_text)
 
 
 # ── Rates ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _tile(rate: WorkRate) -> RateTile:
-    number, unit = (rate.pages, "page") if rate.pages else (rate.jobs, "job")
+    count, unit = (rate.pages, "page") if rate.pages else (rate.jobs, "job")
     seconds = rate.seconds_each * rate.jobs / rate.pages if rate.pages else rate.seconds_each
     details = f"{_seconds(seconds)} a {unit} on average · waited {_seconds(rate.waited_seconds_each)}"
     if rate.failed:
         details += f" · {rate.failed:,} failed"
-    unit += "" if number == 1 else "s"
+    unit += "" if count == 1 else "s"
     title = _WORK_TITLES.get(rate.job_type, rate.job_type)
-    return RateTile(title, f"{number:,}", unit, details, _draw_line(rate.hourly))
+    return RateTile(title, f"{count:,}", unit, details, _draw_curve(rate.hourly))
 
 
 def _seconds(seconds: float) -> str:
@@ -304,7 +309,8 @@ def _seconds(seconds: float) -> str:
     return f"{seconds:.1f}\N{NO-BREAK SPACE}s" if seconds < 60 else format_length(timedelta(seconds=seconds))
 
 
-def _draw_line(values: Sequence[int]) -> Markup:
+def _draw_curve(values: Sequence[int]) -> Markup:
+    # In units of the view box, whose top is 0: the highest value is at 2, and 0 at 23, so that no line is cut off.
     highest, step = max([*values, 1]), 100 / max(1, len(values) - 1)
     points = " ".join(f"{number * step:.1f},{23 - 21 * value / highest:.1f}" for number, value in enumerate(values))
     return Markup(

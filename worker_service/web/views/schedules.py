@@ -42,8 +42,9 @@ def schedules_page(request: Request, session: Session) -> Response:
         "schedules.html",
         title="Schedules",
         schedules=listing,
-        not_running=[schedule.name for schedule in listing if schedule.is_waiting],
-        how_to_start=schedules.HOW_TO_RUN_TICKS,
+        # `is_waiting`: due for minutes, but no tick runs, neither in a daemon nor by a timer.
+        names_without_ticks=[schedule.name for schedule in listing if schedule.is_waiting],
+        how_to_run_ticks=schedules.HOW_TO_RUN_TICKS,
     )
 
 
@@ -60,8 +61,9 @@ def change_state(request: Request, session: Session) -> Response:
     if change is None:
         raise BadInput(f"schedules have no action {form.get('verb')!r}", f"choose {', '.join(_STATE_CHANGES)}")
     change(session, form.get("name", ""), owner=visitor.owner)
-    action = next(iter(session.history.actions(most=1)), None)
-    return redirect("/schedules", done=action.id if action else None)
+    # `change` has just recorded it; the message offers to undo it.
+    newest_action = next(iter(session.history.actions(most=1)), None)
+    return redirect("/schedules", done=newest_action.id if newest_action else None)
 
 
 # ── The form ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -72,14 +74,14 @@ def schedule_form(request: Request, session: Session) -> Response:
     visitor.require(TokenScope.OPERATE)
     # The query only names an existing schedule: a link from another site must not fill in the form.
     name = request.query_params.get("name")
-    form = _EMPTY_FORM if name is None else _filled_form(_changeable_schedule(session, visitor, name))
+    form = _EMPTY_FORM if name is None else _filled_form(*_schedule_and_definition(session, visitor, name))
     return _form_page(request, session, form, is_new=name is None)
 
 
 def save_schedule(request: Request, session: Session) -> Response:
-    visitor, sent = visitor_of(request), form_of(request)
-    form = {name: sent.get(name, "").strip() for name in _EMPTY_FORM}
-    is_new = sent.get("is_new") == "1"
+    visitor, sent_form = visitor_of(request), form_of(request)
+    form = {name: sent_form.get(name, "").strip() for name in _EMPTY_FORM}
+    is_new = sent_form.get("is_new") == "1"
     try:
         _save(session, visitor, form, is_new=is_new)
     except (BadInput, Refused, NotAllowed) as error:
@@ -91,12 +93,14 @@ def save_schedule(request: Request, session: Session) -> Response:
 def _save(session: Session, visitor: Visitor, form: Mapping[str, str], *, is_new: bool) -> ScheduleState:
     previous: Mapping[str, Any] = {}
     if not is_new:
-        previous = _changeable_schedule(session, visitor, form["name"]).definition or {}
+        _, previous = _schedule_and_definition(session, visitor, form["name"])
+    # The form has no batches: a crawl or job replaces a batch. Fields that it does not show are kept.
     definition = {name: value for name, value in previous.items() if name not in ("crawl", "job", "batch", "zone")}
     definition["cron"] = cron_every(form["every"]) if form["every"] else form["cron"]
     if form["zone"]:
         definition["zone"] = form["zone"]
     if form["kind"] == "crawl":
+        # The value of `crawl` is a folder, or a table with a folder and options, which are kept.
         crawl = previous.get("crawl")
         definition["crawl"] = {**crawl, "folder": form["folder"]} if isinstance(crawl, Mapping) else form["folder"]
     else:
@@ -110,16 +114,15 @@ def _save(session: Session, visitor: Visitor, form: Mapping[str, str], *, is_new
     return change_schedule(session, visitor, form["name"], definition)
 
 
-def _changeable_schedule(session: Session, visitor: Visitor, name: str) -> ScheduleState:
+def _schedule_and_definition(session: Session, visitor: Visitor, name: str) -> tuple[ScheduleState, Mapping[str, Any]]:
     """Raise `Refused` for a schedule of the settings file, which cannot be changed here."""
     schedule = next((schedule for schedule in list_schedules(session, visitor) if schedule.name == name), None)
     if schedule is None or schedule.definition is None:
         raise Refused(f"there is no schedule {name!r} that can be changed here")
-    return schedule
+    return schedule, schedule.definition
 
 
-def _filled_form(schedule: ScheduleState) -> Mapping[str, str]:
-    definition = schedule.definition or {}
+def _filled_form(schedule: ScheduleState, definition: Mapping[str, Any]) -> Mapping[str, str]:
     crawl, job = definition.get("crawl"), definition.get("job") or {}
     folder = crawl.get("folder", "") if isinstance(crawl, Mapping) else crawl or ""
     every = next((length for length, _ in _EVERY if length and cron_every(length) == schedule.cron), "")
@@ -134,7 +137,6 @@ def _filled_form(schedule: ScheduleState) -> Mapping[str, str]:
 def _form_page(
     request: Request, session: Session, form: Mapping[str, str], *, is_new: bool, error: PagemillError | None = None
 ) -> Response:
-    sees_all = visitor_of(request).owner is None
     return render(
         request,
         "schedule_form.html",
@@ -144,13 +146,14 @@ def _form_page(
         problem=str(error or ""),
         every=_EVERY,
         default_zone=session.settings.zone,
-        types=session.job_queries.names("handler", "") if sees_all else (),
+        types=session.job_queries.names("handler", prefix=""),
         status=200 if error is None else status_of(error),
     )
 
 
 routes = [
     page("/schedules", schedules_page),
+    # With `?name=` it changes a schedule. `/schedules/change` only pauses, resumes or removes one.
     page("/schedules/new", schedule_form),
     page("/schedules/new", save_schedule, methods=["POST"]),
     page("/schedules/change", change_state, methods=["POST"]),
