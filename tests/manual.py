@@ -234,7 +234,7 @@ def _query_and_body(one: Endpoint) -> str:
 
 
 def openapi_file() -> str:
-    return json.dumps(openapi.document(), ensure_ascii=False, indent=1) + "\n"
+    return json.dumps(openapi.openapi_document(), ensure_ascii=False, indent=1) + "\n"
 
 
 if __name__ == "__main__":

@@ -49,12 +49,13 @@ OPEN_PATHS = ("/healthz", "/readyz", SIGN_IN_PATH, "/static/")
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 
 FAILURES_MAX = 10
-"""Unknown tokens per address and minute before it gets 429."""
+"""Unknown tokens per address and minute, after which the address gets 429."""
 _WINDOW_SECONDS = 60.0
 _COUNTED_ADDRESSES_MAX = 4096
+"""With more, all are forgotten, to limit the memory."""
 OPEN_REQUESTS_MAX = 200
 OPEN_REQUESTS_PER_VISITOR_MAX = 64
-"""Includes at most 40 event streams."""
+"""Includes event streams, of which a visitor may have 40."""
 
 # A proxy or a browser sends them: the user who opened the Unix socket is then not the author of the request.
 _PROXY_AND_BROWSER_HEADERS = (
@@ -81,8 +82,9 @@ class Visitor(Struct, frozen=True):
     owner: str | None = None
     """None: all owners."""
     csrf: str = ""
-    """Token that forms must carry; empty if the visitor is no browser session."""
+    """Token that forms must carry; empty without a browser: with an access token, or at the Unix socket."""
     has_session: bool = False
+    """The visitor signed in with a browser, and can sign out."""
 
     def has_csrf_token(self, csrf: str) -> bool:
         return hmac.compare_digest(csrf.encode(), self.csrf.encode())
@@ -114,7 +116,7 @@ class Visitor(Struct, frozen=True):
             return limited
         # The selector asks only for other owners, so it must match nothing: no row has the id 0.
         if isinstance(limited, Selector):
-            # It also matches the jobs of these batches and documents.
+            # A selector of jobs also matches the jobs of its batches and documents.
             return replace(limited, ids=(0,), batch_ids=(), document_ids=())
         return replace(limited, ids=(0,))
 
@@ -127,13 +129,13 @@ def visitor_of(request: HTTPConnection) -> Visitor:
     return cast(Visitor, request.state.visitor)
 
 
-def key_of(request: HTTPConnection) -> SigningKey:
-    return cast(SigningKey, request.app.state.key)
+def signing_key_of(request: HTTPConnection) -> SigningKey:
+    return cast(SigningKey, request.app.state.signing_key)
 
 
 def needs_no_sign_in(path: str) -> bool:
-    parents = tuple(open_path for open_path in OPEN_PATHS if open_path.endswith("/"))
-    return path in OPEN_PATHS or path.startswith(parents)
+    open_folders = tuple(open_path for open_path in OPEN_PATHS if open_path.endswith("/"))
+    return path in OPEN_PATHS or path.startswith(open_folders)
 
 
 class AuthenticationMiddleware:
@@ -185,7 +187,7 @@ def _sign_in_redirect(request: Request) -> RedirectResponse:
 
 
 def find_visitor(request: HTTPConnection) -> Visitor:
-    """Read the database for the visitor. Blocks, so call it only in a thread."""
+    """Return the visitor, or raise `SignInRequired`. Reads the database, so call it only in a thread."""
     token_text = _sent_token(request)
     if token_text is not None:
         return _visitor_by_token(request, token_text)
@@ -205,20 +207,20 @@ def find_visitor(request: HTTPConnection) -> Visitor:
 def _sent_token(request: HTTPConnection) -> str | None:
     """Return None without any credentials, "" with credentials of another kind.
 
-    Only `CONVERTER_PATHS` accept a password from the URL, which a browser also sends with requests of other sites.
+    Only `CONVERTER_PATHS` accept a password: a browser sends it with requests of other sites, too.
     """
     scheme, _, credentials = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer":
         return credentials
     if request.url.path in CONVERTER_PATHS:
         if scheme.lower() == "basic":
-            return _password_of(credentials)
+            return _basic_password(credentials)
         if "x-api-key" in request.headers:
             return request.headers["x-api-key"]
     return "" if "authorization" in request.headers else None
 
 
-def _password_of(credentials: str) -> str:
+def _basic_password(credentials: str) -> str:
     try:
         return b64decode(credentials, validate=True).decode().partition(":")[2]
     except ValueError:
@@ -234,8 +236,8 @@ def _visitor_by_token(request: HTTPConnection, token_text: str) -> Visitor:
 
 
 def note_sign_in_failure(request: HTTPConnection) -> None:
-    """Raise `TooManySignInFailures` for a guesser. Valid tokens of the same address are never refused."""
-    failures: SignInFailures = request.app.state.failures
+    """Raise `TooManySignInFailures` after `FAILURES_MAX` of an address. Its valid tokens are still accepted."""
+    failures: SignInFailures = request.app.state.sign_in_failures
     address = request.client.host if request.client else ""
     count, seconds = failures.note(address)
     if count in (1, FAILURES_MAX + 1):
@@ -250,16 +252,16 @@ class SignInFailures:
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
-        self._ends_at = 0.0
+        self._minute_ends_at = 0.0
 
     def note(self, address: str) -> tuple[int, float]:
-        """Count a failure. Return their number, and the seconds until the next minute."""
+        """Count a failure. Return the number of failures, and the seconds until the count starts again."""
         now = time.monotonic()
-        if now >= self._ends_at or len(self._counts) > _COUNTED_ADDRESSES_MAX:
+        if now >= self._minute_ends_at or len(self._counts) > _COUNTED_ADDRESSES_MAX:
             self._counts.clear()
-            self._ends_at = now + _WINDOW_SECONDS
+            self._minute_ends_at = now + _WINDOW_SECONDS
         self._counts[address] += 1
-        return self._counts[address], max(1.0, self._ends_at - now)
+        return self._counts[address], max(1.0, self._minute_ends_at - now)
 
 
 # ── Sessions of browsers ────────────────────────────────────────────────────────────────────────────────────────────
@@ -267,7 +269,7 @@ class SignInFailures:
 
 def cookie_name(request: HTTPConnection) -> str:
     """Return a name unique to this instance: browsers do not separate cookies by port."""
-    name = f"pagemill-{key_of(request).sign('name', '')[:8]}"
+    name = f"pagemill-{signing_key_of(request).sign('name', '')[:8]}"
     return f"__Host-{name}" if is_secure(request) else name
 
 
@@ -276,18 +278,18 @@ def is_secure(request: HTTPConnection) -> bool:
 
 
 def signed_cookie(request: HTTPConnection, token_text: str) -> str:
-    return f"{token_text}.{key_of(request).sign('session', token_text)}"
+    return f"{token_text}.{signing_key_of(request).sign('session', token_text)}"
 
 
 def _visitor_by_session(request: HTTPConnection) -> Visitor | None:
     token_text, _, signature = request.cookies.get(cookie_name(request), "").rpartition(".")
-    key = key_of(request)
-    if not token_text or not key.verify("session", token_text, signature):
+    signing_key = signing_key_of(request)
+    if not token_text or not signing_key.verify("session", token_text, signature):
         return None
     token = _find_token(request, tokens.find_session, token_text)
     if token is None:
         return None
-    return Visitor(token.name, token.scope_set, token.owner, key.sign("form", token_text), has_session=True)
+    return Visitor(token.name, token.scope_set, token.owner, signing_key.sign("form", token_text), has_session=True)
 
 
 def _find_token(request: HTTPConnection, find: Callable[[Any, str], Token | None], token_text: str) -> Token | None:
@@ -316,7 +318,7 @@ def _visitor_by_proxy(request: HTTPConnection) -> Visitor | None:
     if user is None:
         raise NotAllowed(f"{name[:200]} may not use pagemill", "ask the administrator for an entry in [proxy.users]")
     scopes = frozenset(map(TokenScope, scopes_up_to_highest([TokenScope(user.role)]).split()))
-    return Visitor(name, scopes, user.owner, key_of(request).sign("form", f"{proxy.header} {name}"))
+    return Visitor(name, scopes, user.owner, signing_key_of(request).sign("form", f"{proxy.header} {name}"))
 
 
 def _peer_of(request: HTTPConnection) -> str:

@@ -36,7 +36,7 @@ from worker_service.web.api.events import EventStreams
 from worker_service.web.api.metrics import metrics_text
 from worker_service.web.cached_value import CachedValue
 from worker_service.web.database_sessions import DatabaseVersion, SessionPool
-from worker_service.web.error_responses import internal_error, refuse, refuse_http
+from worker_service.web.error_responses import respond_to_error, respond_to_http_exception, respond_to_unexpected_error
 from worker_service.web.http_server import create_server, open_socket, run_until_signal
 from worker_service.web.middleware import WRITE_SLOTS, CsrfMiddleware, EdgeMiddleware
 from worker_service.web.signing import load_signing_key
@@ -70,7 +70,6 @@ _RENDERING_THREADS = 3
 _TOKEN_USES_INTERVAL_SECONDS = 60.0
 
 _SWEEP_INTERVAL_SECONDS = 600.0
-"""Each sweep of unused uploads reads all documents."""
 
 # Each module ends with its routes.
 MODULES = (
@@ -105,7 +104,11 @@ def app(settings: Settings, *, log: events.Log | None = None, on_ready: Callable
             Middleware(AuthenticationMiddleware),
             Middleware(CsrfMiddleware),
         ],
-        exception_handlers={PagemillError: refuse, HTTPException: refuse_http, Exception: internal_error},
+        exception_handlers={
+            PagemillError: respond_to_error,
+            HTTPException: respond_to_http_exception,
+            Exception: respond_to_unexpected_error,
+        },
         lifespan=_lifespan,
     )
     state = application.state
@@ -113,8 +116,8 @@ def app(settings: Settings, *, log: events.Log | None = None, on_ready: Callable
     state.log = log or events.begin_logging(settings.log_format)
     state.sessions = SessionPool(settings)
     state.database_version = DatabaseVersion(settings)
-    state.key = load_signing_key(settings.database)
-    state.failures = SignInFailures()
+    state.signing_key = load_signing_key(settings.database)
+    state.sign_in_failures = SignInFailures()
     state.token_used_at_by_id = {}
     state.renderer = PageRenderer(settings)
     state.write_slots = asyncio.Semaphore(WRITE_SLOTS)
@@ -129,7 +132,7 @@ def app(settings: Settings, *, log: events.Log | None = None, on_ready: Callable
 
 
 def _add_assistant(application: Starlette, settings: Settings) -> AbstractAsyncContextManager[None]:
-    """Add `/mcp` if it is set, and return the context in which it runs. Its package is optional."""
+    """Add `/mcp` if `web_endpoints` names it, and return the context in which it runs."""
     if "mcp" not in settings.web_endpoints:
         return nullcontext()
     try:
@@ -184,7 +187,7 @@ async def _lifespan(application: Starlette) -> AsyncIterator[None]:
     ]
     notifier = Notifier()
     try:
-        # The socket listens already, so requests that arrive now are answered in a moment.
+        # The socket listens already: requests that arrive before `yield` wait in its backlog.
         application.state.on_ready()
         notifier.ready()
         async with application.state.assistant:

@@ -16,7 +16,7 @@ _KEPT_PER_SECOND_OF_COMPUTATION = 10
 
 
 class CachedValue(Generic[T]):
-    """Kept for a second, or for ten times as long as its computation took."""
+    """Kept for ten times as long as its computation took, and at least for a second."""
 
     def __init__(self, compute: Callable[[Session], T]) -> None:
         self._compute = compute

@@ -99,7 +99,7 @@ async def convert(
             conversion = await run_in_threadpool(_find_conversion, request, awaited)
             if conversion is not None:
                 return conversion
-            await streams.has_changed(version)
+            await streams.wait_for_change(version)
             if streams.is_stopping:
                 raise ServerStopping("the server is stopping", "send the request again: the document is being read")
             if await request.is_disconnected():
@@ -108,23 +108,24 @@ async def convert(
         streams.leave(visitor_of(request).name)
 
 
-class _Awaited(Struct, frozen=True):
+class _AwaitedDocument(Struct, frozen=True):
     source_key: str
     job_id: int | None
     """None: the document has been read before, and needs no job."""
 
 
-def _submit(request: Request, name: str, incoming: IncomingFile, options: OptionValues) -> _Awaited:
+def _submit(request: Request, name: str, incoming: IncomingFile, options: OptionValues) -> _AwaitedDocument:
     owner = owner_for(visitor_of(request), None)
     path = incoming.keep(Path(name).name or "document", owner)
     with session_of(request) as session:
         document = _find_document(session, path_to_text(path))
         has_failed = document is not None and document.status is IndexStatus.FAILED
         [requested] = submit_files(session, [path], options, owner=owner, is_forced=has_failed).requests
-    return _Awaited(path_to_text(path), requested.id)
+    return _AwaitedDocument(path_to_text(path), requested.id)
 
 
-def _find_conversion(request: Request, awaited: _Awaited) -> Conversion | None:
+def _find_conversion(request: Request, awaited: _AwaitedDocument) -> Conversion | None:
+    """Return None until the document is read. Raise `NotConverted` if it cannot be."""
     with session_of(request) as session:
         if awaited.job_id is not None:
             job = session.job_queries.get(awaited.job_id)

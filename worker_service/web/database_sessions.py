@@ -78,7 +78,7 @@ def session_of(request: HTTPConnection) -> Iterator[Session]:
     """Open a session for the visitor. Blocks, so call it only in a thread."""
     sessions, visitor = cast(SessionPool, request.app.state.sessions), visitor_of(request)
     if request.scope["method"] not in SAFE_METHODS:
-        # The middleware refuses it first. Pages do not check again, so a mistake there would open them.
+        # Pages do not check it, so check it again behind `AuthenticationMiddleware`.
         visitor.require(TokenScope.OPERATE)
     with sessions.borrow(visitor.name) as session:
         yield session

@@ -45,7 +45,7 @@ class WrongMediaType(HttpProblem, code="unsupported_media_type", status=415): ..
 
 
 # The nearest base class of an error decides.
-_STATUS: dict[type[PagemillError], int] = {
+_STATUS_BY_ERROR: dict[type[PagemillError], int] = {
     errors.BadInput: 400,
     errors.BadPayload: 422,
     errors.JobNotFound: 404,
@@ -72,14 +72,14 @@ _STATUS: dict[type[PagemillError], int] = {
 def status_of(error: PagemillError) -> int:
     if isinstance(error, HttpProblem):
         return error.status
-    return next(_STATUS[kind] for kind in type(error).__mro__ if kind in _STATUS)
+    return next(_STATUS_BY_ERROR[kind] for kind in type(error).__mro__ if kind in _STATUS_BY_ERROR)
 
 
 def wants_page(request: Request) -> bool:
     return not request.url.path.startswith("/api/") and "text/html" in request.headers.get("accept", "")
 
 
-async def refuse(request: Request, error: Exception) -> Response:
+async def respond_to_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, PagemillError)
     status = status_of(error)
     headers = dict(error.headers) if isinstance(error, HttpProblem) else {}
@@ -90,7 +90,7 @@ async def refuse(request: Request, error: Exception) -> Response:
     return problem_response(request, status, Problem(error.code, error.detail, remedy), headers)
 
 
-async def refuse_http(request: Request, error: Exception) -> Response:
+async def respond_to_http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     problems = {
         404: Problem("not_found", f"{request.url.path} does not exist"),
@@ -100,7 +100,7 @@ async def refuse_http(request: Request, error: Exception) -> Response:
     return problem_response(request, error.status_code, problem, dict(error.headers or {}))
 
 
-async def internal_error(request: Request, error: Exception) -> Response:
+async def respond_to_unexpected_error(request: Request, error: Exception) -> Response:
     request.app.state.log.error(events.REQUEST_FAILED, path=request.url.path, exc_info=error)
     problem = Problem("bug", "an internal error occurred", "see the log of `pagemill serve`")
     return problem_response(request, 500, problem, {})

@@ -11,12 +11,12 @@ from starlette.requests import HTTPConnection
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::\d{1,5})?", re.IGNORECASE)
 
 
-def is_ours(host: str, request: HTTPConnection) -> bool:
-    """Return whether the Host is an IP address, localhost or one of `web_urls`: others may be DNS rebinding."""
+def is_own_host(host: str, request: HTTPConnection) -> bool:
+    """Return whether the Host is an IP address, localhost or one of `web_urls`. Another may be DNS rebinding."""
     name = _host_name(host)
     if name is None:
         return False
-    return is_loopback(host) or _ip_address(name) is not None or host.lower() in _urls_by_host(request)
+    return is_loopback(host) or _ip_address(name) is not None or host.lower() in _url_by_host(request)
 
 
 def is_loopback(host: str) -> bool:
@@ -30,7 +30,7 @@ def is_loopback(host: str) -> bool:
 def origin_of(request: HTTPConnection) -> str:
     """Return the origin as the browser sends it."""
     host = request.headers.get("host", "").lower()
-    return _urls_by_host(request).get(host, f"http://{host}")
+    return _url_by_host(request).get(host, f"http://{host}")
 
 
 def _host_name(host: str) -> str | None:
@@ -38,7 +38,7 @@ def _host_name(host: str) -> str | None:
     return None if match is None else match[1]
 
 
-def _urls_by_host(request: HTTPConnection) -> dict[str, str]:
+def _url_by_host(request: HTTPConnection) -> dict[str, str]:
     return {url.partition("://")[2]: url for url in request.app.state.settings.web_urls}
 
 

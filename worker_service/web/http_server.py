@@ -54,8 +54,8 @@ def create_server(app: Starlette) -> uvicorn.Server:
 
 def run_until_signal(server: uvicorn.Server, listener: socket.socket) -> None:
     # uvicorn restores these handlers when it has stopped, and raises the signal again.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, server.handle_exit)
+    for signal_number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signal_number, server.handle_exit)
     server.run(sockets=[listener])
 
 
@@ -67,16 +67,16 @@ def open_socket(listen: Listen) -> socket.socket:
     try:
         if isinstance(listen, Path):
             return _open_unix_socket(listen)
-        [(family, kind, protocol, _, name), *_] = socket.getaddrinfo(
+        [(family, kind, protocol, _, socket_address), *_] = socket.getaddrinfo(
             *listen, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
-        # asyncio sets TCP_NODELAY only on sockets whose protocol is TCP. Without it every response on a reused
-        # connection waits 40 ms for an acknowledgement.
+        # Pass the protocol: asyncio sets TCP_NODELAY only on sockets whose protocol is TCP. Without it every response
+        # on a reused connection waits 40 ms for an acknowledgement.
         with ExitStack() as on_error:
             listener = on_error.enter_context(socket.socket(family, kind, protocol))
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(STUCK_SECONDS * 1000))
-            listener.bind(name)
+            listener.bind(socket_address)
             listener.listen(_BACKLOG)
             on_error.pop_all()  # the caller closes it
             return listener

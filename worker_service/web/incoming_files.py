@@ -92,9 +92,9 @@ def refuse_if_disk_full(workspace: Path, size: int) -> None:
 
 
 def sweep(session: Session, *, now: float | None = None) -> int:
-    """Remove files whose documents are published, or that failed a day ago; return how many."""
+    """Remove some files: published ones, and day-old ones whose jobs failed. Return how many."""
     now = time.time() if now is None else now
-    old: list[Path] = []
+    complete_files: list[Path] = []
     directory = incoming_directory(session.settings.workspace)
     for entry in directory.iterdir() if directory.is_dir() else ():
         with suppress(OSError):  # another process may have removed it
@@ -103,9 +103,10 @@ def sweep(session: Session, *, now: float | None = None) -> int:
                 if age > _UNFINISHED_KEPT_SECONDS:
                     entry.unlink()
             elif age > _COMPLETE_AGE_SECONDS_MIN:
-                old += entry.iterdir()
+                complete_files += entry.iterdir()
     # A random sample, because some files stay for long and must not fill every sweep.
-    sample = {path_to_text(file): file for file in random.sample(old, min(len(old), _SWEPT_AT_ONCE))}
+    sample_size = min(len(complete_files), _SWEPT_AT_ONCE)
+    sample = {path_to_text(file): file for file in random.sample(complete_files, sample_size)}
     unneeded = [sample[key] for key in _keys_of_unneeded_files(session, sample, now)]
     for file in unneeded:
         shutil.rmtree(file.parent, ignore_errors=True)

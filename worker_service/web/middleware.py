@@ -26,16 +26,17 @@ from worker_service.web.access import (
     visitor_of,
 )
 from worker_service.web.connections import connection_of
-from worker_service.web.error_responses import BodyTooLarge, HttpProblem, internal_error, refuse
-from worker_service.web.hosts import is_ours, origin_of
+from worker_service.web.error_responses import BodyTooLarge, HttpProblem, respond_to_error, respond_to_unexpected_error
+from worker_service.web.hosts import is_own_host, origin_of
 
 BODY_BYTES_MAX = 4 * 1024 * 1024
 """Unless `payload_bytes_max` needs more."""
 FIELDS_MAX = 20_000
 WRITE_SLOTS = 4
-"""Requests that may write at once. Others wait, so that threads are left for reading."""
+"""Requests that may write at once. Others wait, so that half of `THREADS` is left for reading."""
 BODY_PAUSE_SECONDS = 30.0
 BODY_SECONDS = 60.0
+"""Longest time between two pieces of a body, and for all of it."""
 SIGN_IN_BYTES_MAX = 4096
 SIGN_IN_SECONDS = 5.0
 """Longest time for the body of a client that is not signed in."""
@@ -90,23 +91,25 @@ class EdgeMiddleware:
             return
         request = Request(scope)
         body = _LimitedBody(request, receive)
-        answer = _SafeResponse(body, send)
+        safe_response = _SafeResponse(body, send)
         with connection_of(request).answering():
             try:
                 refuse_host(request)
                 refuse_ambiguous_length(request)
-                await self._app(scope, body.receive, answer.send)
+                await self._app(scope, body.receive, safe_response.send)
             except PagemillError as error:
-                if answer.has_begun:
+                if safe_response.has_begun:
                     raise
-                await (await refuse(request, error))(scope, body.receive, answer.send)
+                response = await respond_to_error(request, error)
+                await response(scope, body.receive, safe_response.send)
             except ClientDisconnect:
                 # The client closed the connection. That is normal, so it is not logged.
                 return
             except Exception as error:
-                if answer.has_begun:
+                if safe_response.has_begun:
                     raise
-                await (await internal_error(request, error))(scope, body.receive, answer.send)
+                response = await respond_to_unexpected_error(request, error)
+                await response(scope, body.receive, safe_response.send)
 
 
 class CsrfMiddleware:
@@ -134,7 +137,7 @@ class CsrfMiddleware:
         if is_form:
             scope["state"]["form"] = _parse_form(body)
             refuse_without_csrf_token(request)
-        # An assistant mostly reads, and may wait long for the image of a page.
+        # An assistant mostly reads, and may wait long for the image of a page, so it takes no slot.
         async with nullcontext() if scope["path"] == ASSISTANT_PATH else write_slot_of(request):
             await self._app(scope, _receive_again(body, receive), send)
 
@@ -153,7 +156,7 @@ def form_of(request: Request) -> Form:
 
 def refuse_host(request: HTTPConnection) -> None:
     host = request.headers.get("host", "")
-    if not is_ours(host, request):
+    if not is_own_host(host, request):
         raise HostRefused(
             f"{host[:200]!r} is not a host name of this server",
             "if it should be, add its address to web_urls in the settings",
@@ -177,7 +180,7 @@ def refuse_other_origin(request: HTTPConnection) -> None:
 
 
 def refuse_without_csrf_token(request: Request) -> None:
-    """Raise `FormOutdated` if a browser session sends no CSRF token.
+    """Raise `FormOutdated` if the visitor uses a browser, and the request has no CSRF token.
 
     A form with files sends it as `?csrf=`, because its fields are read later.
     """
@@ -211,7 +214,7 @@ def announced_bytes(request: HTTPConnection) -> int:
 
 
 class _BodyLimits(NamedTuple):
-    bytes: int
+    size_max: int
     pause_seconds: float
     total_seconds: float
 
@@ -247,8 +250,8 @@ class _LimitedBody:
             raise BodyTooSlow("the body did not arrive in time", "send it again") from None
 
     def _refuse_large(self, size: int) -> None:
-        if size > self._limits.bytes:
-            raise BodyTooLarge(f"the request is larger than the limit of {self._limits.bytes} bytes")
+        if size > self._limits.size_max:
+            raise BodyTooLarge(f"the request is larger than the limit of {self._limits.size_max} bytes")
 
     async def drain(self) -> None:
         """Drop the rest: a client that is still sending would miss the response."""
@@ -263,7 +266,7 @@ def _limits(request: Request) -> _BodyLimits:
     if needs_no_sign_in(path):
         return _BodyLimits(SIGN_IN_BYTES_MAX, SIGN_IN_SECONDS, SIGN_IN_SECONDS)
     if path in UPLOAD_PATHS:
-        # A PDF in JSON is held in memory and keeps one of few turns from other requests, so its time is limited.
+        # A PDF in JSON is held in memory and occupies one of `PARSED_AT_ONCE` slots, so its time is limited.
         seconds = BODY_SECONDS if path == PARSER_PATH else math.inf
         return _BodyLimits(settings.upload_bytes_max + BODY_BYTES_MAX, BODY_PAUSE_SECONDS, seconds)
     # JSON quoted inside JSON can take two bytes per character.

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta, Struct, UnsetType
 from msgspec.structs import FieldInfo, fields
 from starlette.convertors import Convertor, register_url_convertor
+from starlette.requests import HTTPConnection
 
 from worker_service.base.errors import BadInput
 
@@ -33,7 +34,7 @@ DryRunParameter = Annotated[bool, about("Only return what would be done.")]
 
 _NUMBER_DIGITS_MAX = 15
 _BOOLEANS = {"": "true", "yes": "true", "no": "false"}
-"""Spellings besides msgspec's own: true, false, 1 and 0."""
+"""Spellings besides msgspec's own (true, false, 1 and 0); `?dry_run` without a value is true."""
 
 
 class NoParameters(Struct, frozen=True):
@@ -76,7 +77,11 @@ def parse_number(text: str, label: str) -> int:
     return int(text)
 
 
-def read_known(pairs: Iterable[tuple[str, object]], kind: type[S]) -> S:
+def query_of(request: HTTPConnection, kind: type[S]) -> S:
+    return read_known_parameters(request.query_params.multi_items(), kind)
+
+
+def read_known_parameters(pairs: Iterable[tuple[str, object]], kind: type[S]) -> S:
     """Return the parameters that are fields of `kind`, without the empty ones that forms send."""
     names = {field.name for field in fields(kind)}
     return read_parameters(
@@ -89,9 +94,9 @@ def _is_tuple(kind: Any) -> bool:
 
 
 class IdConvertor(Convertor[int]):
-    """`{job_id:id}` in a path: 1 to the database's largest integer."""
+    """`{job_id:id}` in a path: up to 15 digits, which fit an integer of the database."""
 
-    regex = "[1-9][0-9]{0,14}"
+    regex = f"[1-9][0-9]{{0,{_NUMBER_DIGITS_MAX - 1}}}"
 
     def convert(self, value: str) -> int:
         return int(value)

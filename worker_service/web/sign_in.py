@@ -25,7 +25,7 @@ from worker_service.web.error_responses import SignInRequired
 from worker_service.web.middleware import form_of
 from worker_service.web.views import render
 
-_NOT_A_LINK = "This link was already used or has expired. Run `pagemill token link` for another."
+_LINK_INVALID = "This link was already used or has expired. Run `pagemill token link` for another."
 
 
 def show_sign_in(request: Request) -> Response:
@@ -33,7 +33,7 @@ def show_sign_in(request: Request) -> Response:
     if token_text is None:
         return _sign_in_page(request)
     if parse_token_text(token_text) is None:
-        return _sign_in_page(request, _NOT_A_LINK)
+        return _sign_in_page(request, _LINK_INVALID)
     return render(request, "sign_in_by_link.html", title="Sign in", token_text=token_text)
 
 
@@ -44,7 +44,7 @@ def sign_in(request: Request) -> Response:
     token = _begin_session(request, token_text) if parse_token_text(token_text) else None
     if token is None:
         note_sign_in_failure(request)
-        return _sign_in_page(request, _NOT_A_LINK if "link" in form else "This token is unknown or has expired.")
+        return _sign_in_page(request, _LINK_INVALID if "link" in form else "This token is unknown or has expired.")
     return _redirect_with_cookie(request, token, safe_path(form.get("next")))
 
 
@@ -98,7 +98,7 @@ def _is_signed_in(request: Request) -> bool:
 
 
 def safe_path(path: str | None, default: str = "/") -> str:
-    """Return a path of this site, never an address elsewhere."""
+    """Return `path` if it leads to a page of this site, except for sign-in, and otherwise `default`."""
     path = path or ""
     is_ours = path.startswith("/") and not path.startswith(("//", "/\\")) and path.isprintable() and path.isascii()
     return path if is_ours and not path.startswith(SIGN_IN_PATH) else default

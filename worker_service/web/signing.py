@@ -12,7 +12,7 @@ from pathlib import Path
 from worker_service.base.errors import ConfigError
 from worker_service.base.files import atomic_write
 
-_BYTES = 32
+_SECRET_BYTES = 32
 
 
 class SigningKey:
@@ -31,9 +31,9 @@ def load_signing_key(database: Path) -> SigningKey:
     path = database.with_name(f"{database.name}.web-key.{os.geteuid()}")
     try:
         with atomic_write(path, mode=0o600, is_new=True, is_synced=True) as file:
-            file.write(secrets.token_bytes(_BYTES))
+            file.write(secrets.token_bytes(_SECRET_BYTES))
     except FileExistsError:
-        pass  # perhaps another process was faster
+        pass  # the key was created by an earlier start, or just now by another process
     except OSError as error:
         raise ConfigError(
             f"cannot create {path}, the key that signs cookies: {(error.strerror or str(error)).lower()}"
@@ -44,10 +44,10 @@ def load_signing_key(database: Path) -> SigningKey:
 def _read_key_file(path: Path) -> bytes:
     try:
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
-            status, secret = os.fstat(file.fileno()), file.read(_BYTES + 1)
+            status, secret = os.fstat(file.fileno()), file.read(_SECRET_BYTES + 1)
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {(error.strerror or str(error)).lower()}") from error
-    if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077 or len(secret) != _BYTES:
+    if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077 or len(secret) != _SECRET_BYTES:
         raise ConfigError(
             f"{path} is damaged or readable by other users", "remove it; browsers must then sign in again"
         )

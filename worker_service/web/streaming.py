@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from itertools import islice
@@ -30,7 +31,7 @@ def stream_made_file(write: Callable[[IO[bytes]], object], media_type: str, *, f
 
 
 def stream_file(file: IO[bytes], media_type: str, *, file_name: str) -> StreamingResponse:
-    size = file.seek(0, 2)
+    size = file.seek(0, os.SEEK_END)
     headers = {**_download_headers(file_name), "Content-Length": str(size)}
     return StreamingResponse(read_pieces(file), media_type=media_type, headers=headers)
 
@@ -42,6 +43,7 @@ def _join_lines(lines: Iterator[str]) -> Iterator[str]:
 
 
 def read_pieces(file: IO[bytes]) -> Iterator[bytes]:
+    """Read the file from its beginning, and close it."""
     with file:
         file.seek(0)
         while piece := file.read(_BYTES_AT_ONCE):

@@ -52,6 +52,7 @@ def zip_documents(session: Session, documents: Iterable[Document], kinds: Sequen
             info = zipfile.ZipInfo(entry.name, time.localtime()[:6])
             is_compressible = entry.name.lower().endswith(_COMPRESSIBLE)
             info.compress_type = zipfile.ZIP_DEFLATED if is_compressible else zipfile.ZIP_STORED
+            # Its size is unknown, and may exceed 4 GiB.
             with archive.open(info, "w", force_zip64=True) as target:
                 for piece in entry.content:
                     target.write(piece)

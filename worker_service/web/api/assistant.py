@@ -24,10 +24,10 @@ _visitor: ContextVar[Visitor] = ContextVar("visitor")
 class AssistantEndpoint:
     def __init__(self, app: Starlette) -> None:
         self._app = app
-        tools = AssistantTools(app.state.settings, app.state.renderer, self._caller, _add)
-        self._reading = make_server(tools, may_add=False)
-        self._operating = make_server(tools, may_add=True)
-        for server in (self._reading, self._operating):
+        tools = AssistantTools(app.state.settings, app.state.renderer, self._caller, _add_source)
+        self._read_only_server = make_server(tools, may_add=False)
+        self._full_server = make_server(tools, may_add=True)
+        for server in (self._read_only_server, self._full_server):
             # `EdgeMiddleware` has checked the Host.
             server.streamable_http_app(
                 json_response=True,
@@ -37,13 +37,13 @@ class AssistantEndpoint:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        async with self._reading.session_manager.run(), self._operating.session_manager.run():
+        async with self._read_only_server.session_manager.run(), self._full_server.session_manager.run():
             yield
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         visitor = visitor_of(Request(scope))
-        server = self._operating if visitor.may(TokenScope.OPERATE) else self._reading
-        # The server calls the tools in this context.
+        server = self._full_server if visitor.may(TokenScope.OPERATE) else self._read_only_server
+        # The tools that this request calls find it there.
         _visitor.set(visitor)
         await server.session_manager.handle_request(scope, receive, send)
 
@@ -54,7 +54,7 @@ class AssistantEndpoint:
             yield Caller(session, visitor.owner)
 
 
-def _add(caller: Caller, source: str) -> dict[str, Any]:
+def _add_source(caller: Caller, source: str) -> dict[str, Any]:
     visitor = _visitor.get()
     owner = owner_for(visitor, None)
     batch_jobs = source_jobs(caller.session, visitor, [source], {}, owner=owner)

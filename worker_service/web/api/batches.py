@@ -26,7 +26,7 @@ from worker_service.web.resources.batches import BatchesQuery, visible_batch
 from worker_service.web.resources.jobs import action_text, owner_for, refuse_server_files
 from worker_service.web.resources.read_requests import BATCH_JOBS_MAX, SourceJobs, notify_address, source_jobs
 
-_MANY = Meta(min_length=1, max_length=BATCH_JOBS_MAX)
+_BATCH_SIZE = Meta(min_length=1, max_length=BATCH_JOBS_MAX)
 
 
 class BatchToAdd(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -37,13 +37,13 @@ class BatchToAdd(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Annotated[
             list[Any],
             about("Absolute paths and URLs, as for `pagemill add`; or objects, as for a crawl."),
-            _MANY,
+            _BATCH_SIZE,
         ]
     ] = UNSET
     read: Annotated[
         dict[str, list[str]], about('Reading options for sources, as for `pagemill add`: {"lang": ["deu"]}.')
     ] = field(default_factory=dict)
-    jobs: Given[Annotated[list[JobOfBatch], about("Jobs as for `POST /api/jobs`."), _MANY]] = UNSET
+    jobs: Given[Annotated[list[JobOfBatch], about("Jobs as for `POST /api/jobs`."), _BATCH_SIZE]] = UNSET
     notify: Annotated[
         str,
         about("Report its end to `me`, or to an address that `notify_allow` permits."),
@@ -71,7 +71,7 @@ def list_batches(call: ApiRequest, query: BatchesQuery) -> BatchPage:
 @endpoint("GET", "/api/batches/{id}", is_time_dependent=True)
 def batch(call: ApiRequest) -> BatchDetails:
     """Return one batch and its progress."""
-    return batches.get_batch_details(call.session, _visible(call))
+    return batches.get_batch_details(call.session, _visible_batch_id(call))
 
 
 @endpoint("POST", "/api/batches", statuses=(201,), refusals=(404, 422))
@@ -87,13 +87,13 @@ def add_batch(call: ApiRequest, body: BatchToAdd) -> ApiResponse[BatchSubmitted]
         raise BadInput("read applies to sources only", "put reading options into the payload of each job")
     owner = owner_for(call.visitor, body.owner or None)
     fields = msgspec.to_builtins(body)
-    then = fields.get("then", [])
-    refuse_server_files(call.visitor, then)
+    actions = fields.get("then", [])
+    refuse_server_files(call.visitor, actions)
     if body.sources is not UNSET:
         batch_jobs = source_jobs(call.session, call.visitor, body.sources, body.read, owner=owner)
     else:
         batch_jobs = SourceJobs([_new_job(call, job, owner) for job in body.jobs or ()], (), {})
-    for action in then:
+    for action in actions:
         enqueuing.check_action_payload(call.session, read_action(action_text(action)))
     added = batches.add_batch(
         call.session,
@@ -103,7 +103,7 @@ def add_batch(call: ApiRequest, body: BatchToAdd) -> ApiResponse[BatchSubmitted]
             name=body.name,
             priority=body.priority,
             asked={name: fields[name] for name in ("sources", "read", "jobs") if fields.get(name)},
-            actions=then,
+            actions=actions,
             notify=notify_address(call.session, body.notify, owner=owner),
         ),
     )
@@ -131,32 +131,32 @@ def _new_job(call: ApiRequest, job: JobOfBatch, owner: str) -> NewJob:
 @endpoint("POST", "/api/batches/{id}/stop")
 def stop_batch(call: ApiRequest) -> Batch:
     """Stop a batch: no more of its jobs start, and running ones go back to the queue."""
-    return batches.stop_batch(call.session, _visible(call))
+    return batches.stop_batch(call.session, _visible_batch_id(call))
 
 
 @endpoint("POST", "/api/batches/{id}/resume")
 def resume_batch(call: ApiRequest) -> BatchMoved:
     """Resume a batch with its pending, failed and cancelled jobs."""
-    return batches.resume_batch(call.session, _visible(call))
+    return batches.resume_batch(call.session, _visible_batch_id(call))
 
 
 @endpoint("POST", "/api/batches/{id}/retry")
 def retry_batch(call: ApiRequest) -> BatchMoved:
     """Retry the failed jobs of a batch."""
-    return batches.retry_batch(call.session, _visible(call))
+    return batches.retry_batch(call.session, _visible_batch_id(call))
 
 
 @endpoint("POST", "/api/batches/{id}/cancel")
 def cancel_batch(call: ApiRequest) -> BatchMoved:
     """Stop a batch and cancel its remaining jobs."""
-    return batches.cancel_batch(call.session, _visible(call))
+    return batches.cancel_batch(call.session, _visible_batch_id(call))
 
 
 @endpoint("DELETE", "/api/batches/{id}")
 def delete_batch(call: ApiRequest) -> Batch:
     """Remove a batch that has no live jobs. Its jobs and documents are kept."""
-    return batches.remove_batch(call.session, _visible(call))
+    return batches.remove_batch(call.session, _visible_batch_id(call))
 
 
-def _visible(call: ApiRequest) -> int:
+def _visible_batch_id(call: ApiRequest) -> int:
     return visible_batch(call.session, call.visitor, call.id).id

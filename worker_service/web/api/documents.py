@@ -128,14 +128,14 @@ def list_documents(call: ApiRequest, query: DocumentsQuery) -> DocumentList:
 @endpoint("GET", "/api/documents/{id}")
 def document(call: ApiRequest) -> DocumentDetails:
     """Return one document: its progress, its pages and how each was read, and its files."""
-    _visible(call)
+    _visible_document(call)
     return documents.get_document_details(call.session, call.id)
 
 
 @endpoint("GET", "/api/documents/{id}/text")
 def text(call: ApiRequest, query: PagesQuery) -> DocumentText:
     """Return the text of a document, page by page."""
-    _visible(call)
+    _visible_document(call)
     document, pages = documents.document_text(call.session, call.id, pages=query.pages)
     texts = [TextOfPage(page.number, page.method, page.confidence, page.text) for page in pages]
     return DocumentText(call.id, document.name, texts)
@@ -144,14 +144,14 @@ def text(call: ApiRequest, query: PagesQuery) -> DocumentText:
 @endpoint("GET", "/api/documents/{id}/tables")
 def tables(call: ApiRequest, query: PagesQuery) -> DocumentTables:
     """Return the tables of a document: rows of cells, as text."""
-    name = _visible(call).name
+    name = _visible_document(call).name
     return DocumentTables(call.id, name, [*tables_of(call.session, call.id, pages=query.pages)])
 
 
 @endpoint("GET", "/api/documents/{id}/pages/{number}")
 def page(call: ApiRequest) -> PageWithLayout:
     """Return one page: its text, how it was read, and the positions of its words."""
-    _visible(call)
+    _visible_document(call)
     number = call.path("number")
     page_result = next(iter(call.session.library.page_texts(call.id, number, number, with_layout=True)), None)
     if page_result is None:
@@ -169,7 +169,7 @@ def image(call: ApiRequest, query: ImageQuery) -> Response:
 @endpoint("GET", "/api/documents/{id}/files/{form}", **{**_FILE_RESPONSES, "media": "*/*"})
 def file(call: ApiRequest) -> Response:
     """Send one file of a document, whole or a range; formats made from its text (md, …) whole only."""
-    document, form = _visible(call), call.path("form")
+    document, form = _visible_document(call), call.path("form")
     source = exports.find_source(call.session, document, form)
     if isinstance(source.content, Path):
         exports.require_in_workspace(call.session, source.content, f"pagemill reindex {call.id} --force")
@@ -206,7 +206,7 @@ def file_of_job(call: ApiRequest) -> Response:
 @endpoint("POST", "/api/documents/{id}/reindex", statuses=(202,))
 def reindex(call: ApiRequest, body: ReindexBody) -> ApiResponse[ReadRequest]:
     """Read a document again if its file or the options have changed; with force, in any case."""
-    _visible(call)
+    _visible_document(call)
     refuse_server_files(call.visitor, body.read)
     requested = submit_reindex(call.session, call.id, body.read, is_forced=body.force)
     return ApiResponse(requested, 202, f"/api/jobs/{requested.id}" if requested.id else None)
@@ -216,14 +216,14 @@ def reindex(call: ApiRequest, body: ReindexBody) -> ApiResponse[ReadRequest]:
 def put_password(call: ApiRequest, body: PasswordBody) -> ApiResponse[ReadRequest]:
     """Open a locked PDF: read it with this password, which is then deleted unless it is to be remembered."""
     renderer = call.request.app.state.renderer
-    requested = unlock_document(call.session, renderer, _visible(call), body.password, is_kept=body.remember)
+    requested = unlock_document(call.session, renderer, _visible_document(call), body.password, is_kept=body.remember)
     return ApiResponse(requested, 202)
 
 
 @endpoint("DELETE", "/api/documents/{id}/password")
 def delete_password(call: ApiRequest) -> Document:
     """Forget the password of a document. Its text stays readable."""
-    document = _visible(call)
+    document = _visible_document(call)
     passwords.forget(call.session.settings.workspace, document)
     return document
 
@@ -231,16 +231,17 @@ def delete_password(call: ApiRequest) -> Document:
 @endpoint("DELETE", "/api/documents/{id}")
 def delete_document(call: ApiRequest, query: RemovalQuery) -> Removed | Weight:
     """Remove a document that is not being read, with its pages and files. This cannot be undone."""
-    document = _visible(call)
+    document = _visible_document(call)
     if query.dry_run:
         return document_removal.weigh_removal(call.session, [document])
     removed, _ = document_removal.remove_documents(call.session, [document])
-    for reason in removed.refused.values():
+    if removed.refused:
+        [reason] = removed.refused.values()
         raise Refused(f"document {call.id}: {reason}")
     return removed
 
 
-def _visible(call: ApiRequest) -> Document:
+def _visible_document(call: ApiRequest) -> Document:
     return visible_document(call.session, call.visitor, call.id)
 
 

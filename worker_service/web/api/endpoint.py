@@ -7,6 +7,7 @@ still matches, a request is answered with 304 and without a query.
 from __future__ import annotations
 
 import inspect
+from codecs import BOM_UTF8
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar, cast, get_args, get_origin, get_type_hints
 
@@ -32,7 +33,7 @@ from worker_service.web.parameters import NoParameters, read_parameters
 T = TypeVar("T")
 EndpointFunction = Callable[..., Any]
 
-_KEY_CHARACTERS_MAX = 255
+_IDEMPOTENCY_KEY_CHARACTERS_MAX = 255
 _BODY_BYTES_BESIDE_PAYLOAD = 64 * 1024
 
 IDEMPOTENCY = "Idempotency-Key"
@@ -69,8 +70,10 @@ class Endpoint(Struct, frozen=True, kw_only=True):
     query: type[Struct]
     body: type[Struct] | None
     answer: Any
+    """Type of the JSON in the response; None: it is no JSON."""
     statuses: Sequence[int] = (200,)
     refusals: Sequence[int] = ()
+    """Statuses of errors, besides those that follow from method, path and body."""
     headers: Mapping[str, str]
     media: str = "application/json"
     body_media: str = "application/json"
@@ -145,7 +148,7 @@ def endpoint(
 ) -> Callable[[EndpointFunction], Endpoint]:
     """Declare an endpoint, whose docstring describes it in the OpenAPI file.
 
-    A coroutine function gets no thread or session. `options`: other fields of `Endpoint`.
+    A coroutine function gets request and visitor, others an `ApiRequest`. `options`: other fields of `Endpoint`.
     """
     headers = headers or {}
     if method == "POST":
@@ -181,8 +184,8 @@ def respond_once(
     key = request.headers.get(IDEMPOTENCY)
     if key is None:
         response = execute()
-    elif not 0 < len(key) <= _KEY_CHARACTERS_MAX or not key.isprintable():
-        raise BadInput(f"an {IDEMPOTENCY} is one line of at most {_KEY_CHARACTERS_MAX} characters")
+    elif not 0 < len(key) <= _IDEMPOTENCY_KEY_CHARACTERS_MAX or not key.isprintable():
+        raise BadInput(f"an {IDEMPOTENCY} is one line of at most {_IDEMPOTENCY_KEY_CHARACTERS_MAX} characters")
     else:
         visitor = visitor_of(request)
         response = run_once(
@@ -247,7 +250,7 @@ async def receive_body(request: Request, size_max: int) -> bytes:
 
 def _decode_body(raw: bytes, kind: type[Struct]) -> Struct:
     try:
-        value = msgspec.json.decode(raw.removeprefix(b"\xef\xbb\xbf").strip() or b"{}")
+        value = msgspec.json.decode(raw.removeprefix(BOM_UTF8).strip() or b"{}")
     except (ValueError, RecursionError) as error:
         raise BadInput(f"the body is not JSON: {error}") from None
     if not isinstance(value, dict):

@@ -20,6 +20,7 @@ from worker_service.base.sanitize import as_json
 from worker_service.services import event_feed as feed
 from worker_service.services.event_feed import EventCursor, JobProgress, NewEvents
 from worker_service.services.serialize import as_object
+from worker_service.services.session import Session
 from worker_service.web.access import Visitor
 from worker_service.web.api.endpoint import endpoint
 from worker_service.web.error_responses import HttpProblem
@@ -32,6 +33,7 @@ _STREAM_SECONDS = 600.0
 _STREAMS_MAX = 128
 _STREAMS_PER_VISITOR_MAX = 40
 _MISSED_EVENTS_MAX = 20_000
+"""With more, the client gets `reset`, and must read the present state again."""
 
 
 class TooManyStreams(HttpProblem, code="too_many_streams", status=503): ...
@@ -52,7 +54,7 @@ class EventStreams:
 
     def __init__(self, app: Starlette) -> None:
         self._app = app
-        self._open: Counter[str] = Counter()
+        self._open_by_visitor: Counter[str] = Counter()
         self._poller: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
         self.version = ""
@@ -62,32 +64,32 @@ class EventStreams:
         return bool(self._app.state.is_stopping())
 
     def refuse_too_many(self, visitor: str) -> None:
-        if self._open[visitor] >= _STREAMS_PER_VISITOR_MAX:
+        if self._open_by_visitor[visitor] >= _STREAMS_PER_VISITOR_MAX:
             raise VisitorHasTooManyStreams(
                 f"{visitor} has {_STREAMS_PER_VISITOR_MAX} event streams open", "close one of them"
             )
-        if self._open.total() >= _STREAMS_MAX:
+        if self._open_by_visitor.total() >= _STREAMS_MAX:
             raise TooManyStreams(f"{_STREAMS_MAX} event streams are open already", "try again later")
 
     def join(self, visitor: str) -> None:
-        self._open[visitor] += 1
+        self._open_by_visitor[visitor] += 1
         if self._poller is None:
             self._poller = asyncio.create_task(self._poll())
 
     def leave(self, visitor: str) -> None:
-        self._open[visitor] -= 1
-        self._open += Counter()  # drops visitors without streams
-        if not self._open and self._poller is not None:
+        self._open_by_visitor[visitor] -= 1
+        self._open_by_visitor += Counter()  # drops visitors without streams
+        if not self._open_by_visitor and self._poller is not None:
             self._poller.cancel()
             self._poller = None
 
-    async def has_changed(self, since: str) -> bool:
-        """Wait until the version differs or the server stops; return False after `_SILENCE_SECONDS_MAX`."""
-        if self.version == since:
+    async def wait_for_change(self, known_version: str) -> bool:
+        """Wait for another version, a stop or `_SILENCE_SECONDS_MAX`. Return whether there is another version."""
+        if self.version == known_version:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_SILENCE_SECONDS_MAX):
                     await self._changed.wait()
-        return self.version != since
+        return self.version != known_version
 
     async def _poll(self) -> None:
         while not self.is_stopping:
@@ -95,15 +97,15 @@ class EventStreams:
                 version = await run_in_threadpool(self._app.state.database_version.read)
                 if version != self.version:
                     self.version = version
-                    self._wake()
+                    self._wake_streams()
                 await asyncio.sleep(_POLL_SECONDS)
             except Exception as error:
-                # The database may be unavailable for a moment. Streams keep sending comments meanwhile.
+                # The database may be unavailable for a moment. The streams stay open, and send comments.
                 self._app.state.log.warning(events.REQUEST_FAILED, path="/api/events", error=str(error))
                 await asyncio.sleep(_SILENCE_SECONDS_MAX)
-        self._wake()
+        self._wake_streams()
 
-    def _wake(self) -> None:
+    def _wake_streams(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
@@ -122,25 +124,25 @@ class EventReader:
             texts = self._read_changes(session, newest)
         changed = [progress for job_id, progress in running.items() if self._sent_progress.get(job_id) != progress]
         self._sent_progress = running
-        return [*texts, *(_event("progress", progress) for progress in changed if self._is_wanted(progress))]
+        return [*texts, *(_event_text("progress", progress) for progress in changed if self._is_wanted(progress))]
 
-    def _read_changes(self, session: Any, newest: EventCursor) -> list[str]:
+    def _read_changes(self, session: Session, newest: EventCursor) -> list[str]:
         cursor, self._cursor = self._cursor, newest
         if cursor is None:
             # Send an id at once, so that a client that reconnects before the first event misses nothing.
-            return [_event("hello", {}, newest)]
+            return [_event_text("hello", {}, newest)]
         if newest.event_id - cursor.event_id + newest.notice_id - cursor.notice_id > _MISSED_EVENTS_MAX:
-            return [_event("reset", {}, newest)]
+            return [_event_text("reset", {}, newest)]
         texts: list[str] = []
         is_all = False
         while not is_all:
             new_events = feed.events_after(session, cursor, owner=self._visitor.owner)
             self._cursor = new_events.cursor
             if new_events.is_lost:
-                return [_event("reset", {}, new_events.cursor)]
+                return [_event_text("reset", {}, new_events.cursor)]
             for kind, value, value_cursor in _with_cursors(cursor, new_events):
                 if self._is_wanted(value):
-                    texts.append(_event(kind, value, value_cursor))
+                    texts.append(_event_text(kind, value, value_cursor))
             cursor, is_all = new_events.cursor, new_events.is_all
         return texts
 
@@ -164,7 +166,7 @@ def _with_cursors(cursor: EventCursor, new_events: NewEvents) -> Iterator[tuple[
         yield "notice", notice, cursor
 
 
-def _event(kind: str, value: object, cursor: EventCursor | None = None) -> str:
+def _event_text(kind: str, value: object, cursor: EventCursor | None = None) -> str:
     # `as_json` writes no line breaks, so the data fits on one line.
     head = "" if cursor is None else f"id: {cursor}\n"
     return f"{head}event: {kind}\ndata: {as_json(as_object(value))}\n\n"
@@ -187,7 +189,7 @@ async def listen(request: Request, visitor: Visitor, query: EventsQuery) -> Resp
 
 
 async def _stream(streams: EventStreams, visitor: Visitor, reader: EventReader) -> AsyncIterator[str]:
-    # Not in `listen`: if the client disconnects before the response begins, this generator never runs.
+    # Join here: if the client disconnects before the response begins, this generator never runs, and never leaves.
     streams.join(visitor.name)
     ends_at = time.monotonic() + _STREAM_SECONDS
     try:
@@ -196,9 +198,9 @@ async def _stream(streams: EventStreams, visitor: Visitor, reader: EventReader) 
             version = streams.version
             for text in await run_in_threadpool(reader.read):
                 yield text
-            if not await streams.has_changed(version):
+            if not await streams.wait_for_change(version):
                 yield ": still here\n\n"
         if streams.is_stopping:
-            yield _event("end", {})
+            yield _event_text("end", {})
     finally:
         streams.leave(visitor.name)

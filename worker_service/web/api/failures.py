@@ -43,16 +43,16 @@ def count_failures(call: ApiRequest) -> Items[FailureReason]:
 @endpoint("POST", "/api/failures/dismiss")
 def dismiss_failures(call: ApiRequest, body: FailuresBody) -> ChangedJobs:
     """Remove failures from the list. A new failure is listed again, and so is a dismissed one after undo."""
-    return changed_jobs(failures.dismiss_failures(call.session, call.visitor.owner, **_chosen(body)))
+    return changed_jobs(failures.dismiss_failures(call.session, call.visitor.owner, **_selection(body)))
 
 
 @endpoint("POST", "/api/failures/retry")
 def retry_failures(call: ApiRequest, body: FailuresBody) -> ChangedJobs:
     """Run the failed jobs again, and all other failed jobs of their documents."""
-    return changed_jobs(failures.retry_failures(call.session, call.visitor.owner, **_chosen(body)))
+    return changed_jobs(failures.retry_failures(call.session, call.visitor.owner, **_selection(body)))
 
 
-def _chosen(body: FailuresBody) -> failures.FailureSelection:
+def _selection(body: FailuresBody) -> failures.FailureSelection:
     if body.all == bool(body.jobs):
         raise BadInput("give jobs, or all = true")
     return {"job_ids": body.jobs or None, "code": body.error or None}

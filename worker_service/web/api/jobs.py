@@ -160,7 +160,7 @@ def enqueue(call: ApiRequest, query: EnqueueQuery, body: JobToEnqueue) -> ApiRes
     jobs.require_jobs(call.session, body.after or (), call.visitor.owner)
     if body.batch_id and call.visitor.owner is not None:
         visible_batch(call.session, call.visitor, body.batch_id)
-    enqueued = enqueuing.enqueue(call.session, options, lambda _: b"", is_checked=query.check)
+    enqueued = enqueuing.enqueue(call.session, options, read_stdin=lambda _: b"", is_checked=query.check)
     if enqueued.existing:
         resource.refuse_hidden_job(call.session, call.visitor, enqueued.job_id)
     doubt = enqueuing.unknown_type_warning(call.session, body.job_type)
@@ -264,9 +264,10 @@ def _change_many(
 
 def _apply(call: ApiRequest, plan: Plan, *, is_immediate: bool) -> ApiResponse[ChangedJobs]:
     changed = job_control.apply_plan(call.session, plan, without_grace=is_immediate)
-    if plan.is_single and not changed.job_ids and not changed.asked:
-        for job_id, reason in changed.refused.items():
-            raise Refused(f"job {job_id}: {reason}")
+    if plan.is_single and changed.refused and not changed.job_ids and not changed.asked:
+        job_id, reason = next(iter(changed.refused.items()))
+        raise Refused(f"job {job_id}: {reason}")
+    # Other verbs than cancel and delete have no such code, and make no document fail.
     documents = [*plan.failing] if plan.error_code else UNSET
     answer = replace(changed_jobs(changed), documents=documents, waiting=[*changed.waiting] or UNSET)
     return ApiResponse(answer, 202 if changed.asked else 200)

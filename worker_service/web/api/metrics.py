@@ -17,7 +17,7 @@ from worker_service.services.session import Session
 
 MEDIA_TYPE = "text/plain; version=0.0.4"
 _FAILED_JOBS_PERIOD = timedelta(days=1)
-_TYPES_MAX = 100
+_GROUPS_MAX = 100  # of jobs in a family, largest first
 
 Sample = tuple[Mapping[str, object], float]  # labels, value
 Family = tuple[str, str, Sequence[Sample]]  # name of the metric, help text, samples
@@ -38,18 +38,18 @@ def _families(session: Session) -> Iterator[Family]:
         "Live jobs by type; held ones wait for a time, a job, a key or their batch.",
         [
             ({"job_type": live.job_type, "state": state}, getattr(live, state))
-            for live in types[:_TYPES_MAX]
+            for live in types[:_GROUPS_MAX]
             for state in ("pending", "held", "running")
         ],
     )
     oldest = counts.oldest_pending_at
     waited = 0.0 if oldest is None else max(0.0, (overview.at - from_text(oldest)).total_seconds())
     yield "oldest_pending_age_seconds", "Waiting time of the oldest job that could start.", [({}, waited)]
-    failed = session.overview.errors(since=as_text(add_duration(overview.at, -_FAILED_JOBS_PERIOD)))[:_TYPES_MAX]
+    failed = session.overview.errors(since=as_text(add_duration(overview.at, -_FAILED_JOBS_PERIOD)))
     yield (
         "failed_jobs_last_day",
         "Jobs that failed in the last 24 hours.",
-        [({"code": error.code, "job_type": error.job_type}, error.jobs) for error in failed],
+        [({"code": error.code, "job_type": error.job_type}, error.jobs) for error in failed[:_GROUPS_MAX]],
     )
     states = Counter(worker.state for worker in overview.workers)
     yield "workers", "Workers by state.", [({"state": state}, number) for state, number in states.items()]
@@ -101,5 +101,6 @@ def _format_family(name: str, help_text: str, samples: Sequence[Sample]) -> Iter
 
 
 def _escape_label(text: str) -> str:
+    # UTF-8 has no lone surrogates, so replace them.
     plain = text.encode("utf-8", "replace").decode()
     return plain.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

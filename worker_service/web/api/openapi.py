@@ -51,7 +51,7 @@ _REFUSAL = {"content": {"application/problem+json": {"schema": {"$ref": "#/compo
 _ETAG_HEADER = {"If-None-Match": "The ETag of an earlier response: 304 if nothing has changed."}
 
 
-def document() -> dict[str, Any]:
+def openapi_document() -> dict[str, Any]:
     schemas = _Schemas(ENDPOINTS)
     paths: dict[str, Any] = {}
     for endpoint in ENDPOINTS:
@@ -77,8 +77,8 @@ def _operation(endpoint: Endpoint, schemas: _Schemas) -> dict[str, Any]:
     headers = {**endpoint.headers, **(_ETAG_HEADER if endpoint.has_etag else {})}
     parameters = [*_path_parameters(endpoint.path), *_query_parameters(endpoint.query)]
     parameters += [
-        {"name": name, "in": "header", "description": about, "schema": {"type": "string"}}
-        for name, about in headers.items()
+        {"name": name, "in": "header", "description": description, "schema": {"type": "string"}}
+        for name, description in headers.items()
     ]
     responses = {status: _response(endpoint, status, schemas) for status in endpoint.statuses}
     if endpoint.has_etag:
@@ -178,10 +178,10 @@ def _adapt_to_serializer(components: dict[str, Any]) -> Mapping[str, Any]:
     """Adapt the schemas of responses to what `as_object` makes of the types."""
     for kind in (Job, Needed, InBatch):
         # Tuples with names become objects.
-        of_fields = components[kind.__name__]["prefixItems"]
+        field_schemas = components[kind.__name__]["prefixItems"]
         components[kind.__name__] = {
             "type": "object",
-            "properties": dict(zip(kind._fields, of_fields, strict=True)),
+            "properties": dict(zip(kind._fields, field_schemas, strict=True)),
             "required": [*kind._fields],
         }
     components["Job"]["properties"]["state"] = {"type": "string"}
@@ -206,7 +206,7 @@ async def openapi(_: Request) -> Response:
 
 @cache
 def _text() -> str:
-    return json.dumps(document(), ensure_ascii=False, indent=1)
+    return json.dumps(openapi_document(), ensure_ascii=False, indent=1)
 
 
 routes = [*(endpoint.route for endpoint in ENDPOINTS), Route("/api/openapi.json", openapi)]

@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from worker_service.base.errors import BadInput, DocumentNotFound, Refused
 from worker_service.jobs.digest import digest
@@ -57,7 +58,7 @@ def changed_passages(session: Session, since: str | None, *, owner: str | None, 
         last_number = change.number
         if passage_count >= _PASSAGES_PER_ANSWER:
             break
-    is_complete = len(items) == len(changes) < most
+    is_complete = len(items) == len(changes) and len(changes) < most
     return PassageChanges(items, f"{last_number}.{edition}", is_complete)
 
 
@@ -88,14 +89,14 @@ def _read_change(session: Session, change: DocumentChange) -> PassageChange:
         document = _find_document(session, change.document_id)
         if document is None or document.current_generation is None:
             break
-        heading = document.current_generation, document.name, document.owner
+        empty = PassageChange(document.id, document.current_generation, document.name, document.owner)
         try:
             pages = structured_pages(session, document.id)
         except BadInput as error:
-            return PassageChange(document.id, *heading, note=str(error))
+            return replace(empty, note=str(error))
         read_again = _find_document(session, document.id)
         if read_again is not None and read_again.current_generation == document.current_generation:
-            return PassageChange(document.id, *heading, list(passages_of_document(session, document, pages)))
+            return replace(empty, passages=list(passages_of_document(session, document, pages)))
     # The document was removed, or it changes so often that the feed will have it again.
     return PassageChange(change.document_id, None)
 

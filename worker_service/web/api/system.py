@@ -94,8 +94,8 @@ def status(call: ApiRequest) -> Health:
 
 @endpoint("GET", "/api/stats", is_time_dependent=True, needs_all_owners=True)
 def stats(call: ApiRequest) -> Statistics:
-    # It counts all jobs, so concurrent requests share one result.
     """Return the number of jobs by type and status, of pending ones by platform, and what each owner stores."""
+    # It counts all jobs, so concurrent requests share one result.
     numbers: CachedValue[Statistics] = call.request.app.state.statistics
     return numbers.get(call.session)
 

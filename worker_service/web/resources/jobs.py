@@ -77,6 +77,7 @@ def list_jobs(session: Session, visitor: Visitor, query: JobsQuery) -> FoundJobs
         jobs += queries.list(selector, most=limit + 1 - len(jobs), before_id=before_id, from_id=first_id)
         if len(jobs) > limit:
             return FoundJobs(jobs[:limit], jobs[limit - 1].id, is_partial=False)
+    # All ids were searched, unless the time was over.
     is_partial = first_id > 1
     return FoundJobs(jobs, first_id if is_partial else None, is_partial)
 

@@ -73,7 +73,7 @@ def submit_files(
     is_forced: bool = False,
     notify: str = "",
 ) -> SubmittedFiles:
-    """Enqueue the files, several as a batch."""
+    """Enqueue the files: several, or with `notify`, as a batch."""
     options = parse_options(ReadOptions, values)
     lacking = _check_options(session, options)
     jobs = [download_job(file, options, owner=owner, is_forced=is_forced) for file in files]
@@ -86,6 +86,7 @@ def submit_files(
     added: BatchAdded | None
     items: Sequence[InBatch]
     if notify:
+        # Also without a new job, or no message would be sent.
         added = batches.add_batch(session, jobs, request)
         items = added.jobs
     else:
@@ -112,6 +113,7 @@ def submit_reindex(session: Session, document_id: int, values: OptionValues, *, 
     options = parse_options(ReadOptions, values)
     lacking = _check_options(session, options)
     if options.as_usual:
+        # `as-usual` drops the document's own settings; its password is one of them.
         passwords.forget(session.settings.workspace, document)
     has_original = exports.has_original(session, document)
     job = reindex_job(document, options, has_original=has_original, is_forced=is_forced)

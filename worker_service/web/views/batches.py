@@ -25,7 +25,7 @@ from worker_service.web.access import TokenScope, Visitor, visitor_of
 from worker_service.web.database_sessions import session_of
 from worker_service.web.error_responses import NoSuchPage, NotAllowed, status_of
 from worker_service.web.middleware import form_of
-from worker_service.web.parameters import parse_number, read_known
+from worker_service.web.parameters import parse_number, query_of
 from worker_service.web.resources.batches import BatchesQuery, list_batches, visible_batch
 from worker_service.web.resources.jobs import owner_for
 from worker_service.web.resources.read_requests import source_jobs
@@ -102,7 +102,7 @@ class BatchPageQuery(Struct, frozen=True):
 
 
 def batches_page(request: Request, session: Session) -> Response:
-    query = read_known(request.query_params.multi_items(), BatchesQuery)
+    query = query_of(request, BatchesQuery)
     listing = list_batches(session, visitor_of(request), replace(query, limit=BATCHES_PER_PAGE))
     return render(
         request,
@@ -121,7 +121,7 @@ def batches_page(request: Request, session: Session) -> Response:
 
 
 def batch_page(request: Request, session: Session) -> Response:
-    visitor, query = visitor_of(request), read_known(request.query_params.multi_items(), BatchPageQuery)
+    visitor, query = visitor_of(request), query_of(request, BatchPageQuery)
     batch = _requested_batch(session, request)
     details = batches.get_batch_details(session, batch.id)
     progress = details.progress

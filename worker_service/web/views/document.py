@@ -26,7 +26,7 @@ from worker_service.services import documents, jobs, passwords, tags
 from worker_service.services.failure_sentences import explanation_of, may_read_again
 from worker_service.services.page_images import WIDTHS, why_no_image
 from worker_service.services.session import Session
-from worker_service.web.parameters import NUMBER_MAX, read_known
+from worker_service.web.parameters import NUMBER_MAX, query_of
 from worker_service.web.resources.documents import requested_document
 from worker_service.web.views import page, render
 from worker_service.web.views.documents import state_words
@@ -103,7 +103,7 @@ class Generation(Struct, frozen=True):
 
 
 def document_page(request: Request, session: Session) -> Response:
-    query = read_known(request.query_params.multi_items(), ReaderQuery)
+    query = query_of(request, ReaderQuery)
     query = replace(query, q=query.q.strip())
     document = requested_document(session, request)
     details = documents.get_document_details(session, document.id)

@@ -19,7 +19,7 @@ from worker_service.services.session import Session
 from worker_service.web.access import TokenScope, visitor_of
 from worker_service.web.database_sessions import session_of
 from worker_service.web.middleware import form_of
-from worker_service.web.parameters import read_known
+from worker_service.web.parameters import query_of
 from worker_service.web.resources.documents import requested_document
 from worker_service.web.resources.jobs import refuse_server_files
 from worker_service.web.resources.read_requests import WrongPassword, submit_reindex, unlock_document
@@ -33,7 +33,7 @@ class ReindexFormQuery(Struct, frozen=True):
 
 def reindex_form(request: Request, session: Session) -> Response:
     visitor_of(request).require(TokenScope.OPERATE)
-    query = read_known(request.query_params.multi_items(), ReindexFormQuery)
+    query = query_of(request, ReindexFormQuery)
     document = requested_document(session, request)
     return render(
         request,

@@ -19,7 +19,7 @@ from worker_service.services.documents import each_document
 from worker_service.services.session import Session
 from worker_service.web.access import TokenScope, visitor_of
 from worker_service.web.middleware import form_of
-from worker_service.web.parameters import read_known
+from worker_service.web.parameters import query_of, read_known_parameters
 from worker_service.web.resources.documents import DocumentsQuery, document_selector, zip_response
 from worker_service.web.resources.read_requests import submit_reindex
 from worker_service.web.views import page, render
@@ -80,7 +80,7 @@ class ZipQuery(ChosenQuery, frozen=True, kw_only=True):
 
 
 def confirm_change(request: Request, session: Session) -> Response:
-    visitor, query = visitor_of(request), read_known(request.query_params.multi_items(), ChangeQuery)
+    visitor, query = visitor_of(request), query_of(request, ChangeQuery)
     if query.verb != "download":
         visitor.require(TokenScope.OPERATE)
     selector = _selector(request, session, query)
@@ -108,7 +108,7 @@ def confirm_change(request: Request, session: Session) -> Response:
 
 def apply_change(request: Request, session: Session) -> Response:
     form = form_of(request)
-    query = read_known(form.multi_items(), ChangeQuery)
+    query = read_known_parameters(form.multi_items(), ChangeQuery)
     ids = [] if query.is_empty else session.library.document_ids(_selector(request, session, query))
     if not ids:
         return redirect(_list_path(query), message="nothing-chosen")
@@ -138,7 +138,7 @@ def _tag(session: Session, ids: Sequence[int], query: ChangeQuery) -> Response:
 
 
 def files(request: Request, session: Session) -> Response:
-    query = read_known(request.query_params.multi_items(), ZipQuery)
+    query = query_of(request, ZipQuery)
     selector = _selector(request, session, query)
 
     def find(session: Session) -> Iterator[Document]:

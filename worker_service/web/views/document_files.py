@@ -13,7 +13,7 @@ from worker_service.services.page_images import WIDTHS
 from worker_service.services.page_tables import tables_of, tables_with_all_rows, write_csv, write_tables
 from worker_service.services.session import Session
 from worker_service.web.database_sessions import session_of
-from worker_service.web.parameters import read_known
+from worker_service.web.parameters import query_of
 from worker_service.web.resources.documents import ImageQuery, page_image_response, requested_document
 from worker_service.web.streaming import WORKBOOK, stream_made_file
 from worker_service.web.views import in_rendering_thread, page
@@ -21,7 +21,7 @@ from worker_service.web.views import in_rendering_thread, page
 
 @in_rendering_thread
 def image(request: Request) -> Response:
-    width = read_known(request.query_params.multi_items(), ImageQuery).width
+    width = query_of(request, ImageQuery).width
     ids = request.path_params
     with session_of(request) as session:
         return page_image_response(request, session, ids["document_id"], ids["number"], width)

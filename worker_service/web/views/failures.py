@@ -10,7 +10,7 @@ from worker_service.services.failures import count_failures, dismiss_failures, l
 from worker_service.services.session import Session
 from worker_service.web.access import visitor_of
 from worker_service.web.middleware import form_of
-from worker_service.web.parameters import parse_number, read_known
+from worker_service.web.parameters import parse_number, query_of
 from worker_service.web.sign_in import safe_path
 from worker_service.web.views import page, render
 from worker_service.web.views.filter_links import FilterLink, same_page
@@ -25,7 +25,7 @@ class FailuresPageQuery(Struct, frozen=True):
 
 
 def failures_page(request: Request, session: Session) -> Response:
-    visitor, query = visitor_of(request), read_known(request.query_params.multi_items(), FailuresPageQuery)
+    visitor, query = visitor_of(request), query_of(request, FailuresPageQuery)
     listing = list_failures(session, visitor.owner, code=query.error, limit=_FAILURES_MAX, before_id=query.before)
     reasons = count_failures(session, visitor.owner)
     chosen = next((reason for reason in reasons if reason.code == query.error), None)

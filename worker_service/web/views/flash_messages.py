@@ -13,7 +13,7 @@ from worker_service.jobs.history import Action, Changed
 from worker_service.services.job_control import PAST_PARTICIPLES
 from worker_service.services.session import Session
 from worker_service.web.access import visitor_of
-from worker_service.web.parameters import read_known
+from worker_service.web.parameters import query_of
 from worker_service.web.views.template_filters import capitalised
 
 _NEWEST_ACTIONS_SEARCHED = 200
@@ -97,7 +97,7 @@ def redirect_after(path: str, changed: Changed) -> Response:
 
 
 def flash_of(session: Session, request: Request) -> Flash | None:
-    visitor, query = visitor_of(request), read_known(request.query_params.multi_items(), FlashQuery)
+    visitor, query = visitor_of(request), query_of(request, FlashQuery)
     if sentence := _SENTENCES.get(query.message):
         return Flash(sentence, is_bad=query.message in ("unchanged", "all-unchanged", "nothing-chosen"))
     if query.done is None:

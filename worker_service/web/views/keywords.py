@@ -18,7 +18,7 @@ from worker_service.services.keyword_counts import KeywordPart, count_cells, cou
 from worker_service.services.session import Session
 from worker_service.web.access import visitor_of
 from worker_service.web.database_sessions import session_of
-from worker_service.web.parameters import read_known
+from worker_service.web.parameters import query_of
 from worker_service.web.resources.documents import (
     DocumentsQuery,
     count_keywords,
@@ -47,7 +47,7 @@ class KeywordsPageQuery(DocumentsQuery, frozen=True, kw_only=True):
 
 
 def _query(request: Request) -> KeywordsPageQuery:
-    return read_known(request.query_params.multi_items(), KeywordsPageQuery)
+    return query_of(request, KeywordsPageQuery)
 
 
 def keywords(request: Request, session: Session) -> Response:

@@ -19,7 +19,7 @@ from worker_service.services import tags
 from worker_service.services.page_images import WIDTHS
 from worker_service.services.session import Session
 from worker_service.web.access import visitor_of
-from worker_service.web.parameters import read_known
+from worker_service.web.parameters import query_of
 from worker_service.web.resources.documents import SearchQuery, search
 from worker_service.web.views import page, render
 from worker_service.web.views.documents import PERIODS, owners_of
@@ -35,7 +35,7 @@ class SearchPageQuery(SearchQuery, frozen=True, kw_only=True):
 
 
 def search_page(request: Request, session: Session) -> Response:
-    visitor, query = visitor_of(request), read_known(request.query_params.multi_items(), SearchPageQuery)
+    visitor, query = visitor_of(request), query_of(request, SearchPageQuery)
 
     def page_path(document: FoundDocument, number: int) -> str:
         return f"/documents/{document.document_id}?{urlencode({'page': number, 'q': query.q})}"

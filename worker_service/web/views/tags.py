@@ -31,7 +31,7 @@ def tags_page(request: Request, session: Session) -> Response:
         title="Tags",
         counts=[*counts, *(TagCount(tag, 0) for tag in unused)],
         actions={tag: [action for action in actions if action.tag == tag] for tag in [*used, *unused]},
-        types=sorted({*session.job_queries.names("handler", ""), *installed_types(session.settings)}),
+        types=sorted({*session.job_queries.names("handler", prefix=""), *installed_types(session.settings)}),
         owners=owners_of(session, visitor),
     )
 

@@ -19,7 +19,7 @@ from worker_service.web.access import visitor_of
 from worker_service.web.database_sessions import session_of
 from worker_service.web.middleware import write_slot_of
 from worker_service.web.multipart import ReceivedForm, receive_form
-from worker_service.web.parameters import Id, read_known
+from worker_service.web.parameters import Id, query_of
 from worker_service.web.resources.batches import visible_batch
 from worker_service.web.resources.jobs import visible_job
 from worker_service.web.resources.read_requests import Upload, submit_upload
@@ -56,7 +56,7 @@ class UploadRow(Struct, frozen=True):
 
 
 def upload_page(request: Request, session: Session) -> Response:
-    visitor, query = visitor_of(request), read_known(request.query_params.multi_items(), UploadedQuery)
+    visitor, query = visitor_of(request), query_of(request, UploadedQuery)
     jobs = [visible_job(session, visitor, job_id) for job_id in query.job[:_FILES_MAX]]
     files = [_uploaded_file(session, job) for job in jobs]
     failed_job = visible_job(session, visitor, query.again) if query.again else None

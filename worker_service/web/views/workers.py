@@ -36,7 +36,7 @@ def workers(request: Request, session: Session) -> Response:
     visitor_of(request).require_all_owners()
     listing = list_workers(session)
     # Without any registered handler, offer the types of the jobs that exist.
-    types = session.job_queries.names("handler", "") or session.job_queries.names("job_type", "")
+    types = session.job_queries.names("handler", prefix="") or session.job_queries.names("job_type", prefix="")
     return render(
         request,
         "workers.html",
