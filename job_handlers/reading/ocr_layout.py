@@ -20,32 +20,33 @@ from job_handlers.reading.layout import Word
 from job_handlers.reading.ocr.dot_leaders import DOTS_LEAST, is_contents_page, is_leader
 from job_handlers.reading.tables import FoundTable, RulingLine, TextPiece
 
-# In em. A wider gap between words separates two pieces of a line, perhaps cells of a table.
+# In em, the median height of the page's words. A wider gap separates two pieces of a line, perhaps cells of a table.
 _GAP_MOST = 0.9
 _WIDE_GAP_MOST = 1.75
 """Limit in justified lines and after a sentence."""
-_GAPS_IN_JUSTIFIED_LEAST = 3
+_GAPS_IN_PROSE_LEAST = 3  # Lines with fewer are not known to be prose.
 _LETTERS_IN_PROSE_SHARE = 0.8  # Of the words of a justified line, those that begin with a letter.
-_PAPER_EDGE = 0.005
-"""Share of the page's width."""
-# Shares of the smaller of two words or lines.
+_PAPER_EDGE = 0.005  # Share of the page's width.
+# Shares of the height of the lower of two words or lines, and of the width of the narrower of two words.
 _OVERLAP_OF_LINE = 0.2
 """Adjacent words of a line that overlap by less are at different heights."""
 _OVERLAP_IN_ROW = 0.6
 _OVERLAP_OF_WORDS = 0.4
-# Walls are vertical ruled lines. In em.
+# Walls are vertical ruling lines. In em.
 _WALL_HEIGHT_LEAST, _WALL_WIDTH_MOST, _WALL_DISTANCE_MOST = 1.5, 0.3, 0.7
-# Characters that may be read from a wall, and the bracket elsewhere in the word that shows that they are text.
-_OPENING_OF = {"|": "|", "]": "[", "}": "{"}
-_CLOSING_OF = {"|": "|", "[": "]", "{": "}"}
+# Character that may be read from a wall → its partner, which elsewhere in the word shows that both are text.
+_OPENING_PARTNER = {"|": "|", "]": "[", "}": "{"}
+_CLOSING_PARTNER = {"|": "|", "[": "]", "{": "}"}
 _LEADER = re.compile(rf"\.{{{DOTS_LEAST}}}")
 
 # The words of each cell.
 Row = list[list[Word]]
-Rules = Callable[[], Sequence[RulingLine]]
+RuleFinder = Callable[[], Sequence[RulingLine]]
+"""Finds the ruling lines among the page's pixels."""
 
 
 class WordTable(NamedTuple):
+    # Where the table begins and ends in the page's text.
     begin: int
     end: int
     rows: list[Row]
@@ -65,10 +66,10 @@ def tidy_lines(lines: Sequence[list[Word]], width: int) -> list[list[Word]]:
     for line in lines:
         words = [word for word in line if not _is_paper_edge(word, width)]
         previous = tidied[-1] if tidied else []
-        begins_paragraph = not line
         if words and previous:
             tidied[-1:] = _join_shared_row(previous, words)
-        elif words or (begins_paragraph and previous):
+        elif words or (not line and previous):
+            # An empty line begins a paragraph, unless it is the first or follows another.
             tidied.append(words)
     return tidied
 
@@ -80,7 +81,7 @@ def _is_paper_edge(word: Word, width: int) -> bool:
 
 
 def _join_shared_row(above: list[Word], below: list[Word]) -> list[list[Word]]:
-    # A cell of two lines can make the engine put parts of one row into both of its lines.
+    # Beside a cell of two lines, the engine may divide the other cells of the row between both lines.
     upper_parts, lower_parts = _split_by_height(above), _split_by_height(below)
     if len(upper_parts) + len(lower_parts) > 2:
         for upper, lower in product(upper_parts, lower_parts):
@@ -115,25 +116,26 @@ def _share_x_range(word: Word, other: Word) -> bool:
     return common > _OVERLAP_OF_WORDS * min(word.x1 - word.x0, other.x1 - other.x0)
 
 
-def arrange_page(lines: list[list[Word]], rules: Rules) -> ArrangedPage:
-    """`rules` is called only if there may be a table or columns."""
-    rules = cache(rules)
+def arrange_page(lines: list[list[Word]], find_rules: RuleFinder) -> ArrangedPage:
+    """Call `find_rules` only if there may be a table or columns."""
+    find_rules = cache(find_rules)
     words = [*chain.from_iterable(lines)]
     em = median([word.y1 - word.y0 for word in words] or [0.0]) or 1.0
     pieces = _group_pieces(lines, em)
     found_tables: list[FoundTable] = []
     if tables.may_have_tables([round((piece.y0 + piece.y1) / em) for piece in pieces]):
-        lines = _without_walls(lines, rules(), em)
+        lines = _without_walls(lines, find_rules(), em)
         words = [*chain.from_iterable(lines)]
         pieces = _group_pieces(lines, em)
 
         def split(piece: TextPiece) -> Sequence[TextPiece]:
             if _LEADER.search(piece.text) and not any(_is_right_of(other, piece) for other in pieces):
+                # An entry of a table of contents: its title and its page number are not cells.
                 return ()
             return [_piece_of([words[at]], at) for at in _word_numbers(piece)]
 
-        found_tables = tables.find(pieces, rules(), split)
-    page = _arrange_blocks(lines, words, found_tables, rules) if words else None
+        found_tables = tables.find(pieces, find_rules(), split)
+    page = _arrange_blocks(lines, words, found_tables, find_rules) if words else None
     return page or ArrangedPage(lines, [[at] for at in range(len(lines))], layout.text_of(lines))
 
 
@@ -153,9 +155,14 @@ def _without_walls(lines: list[list[Word]], rules: Sequence[RulingLine], em: flo
 
     def without_wall(word: Word) -> str:
         text = word.text
-        if text[-1] in _OPENING_OF and _OPENING_OF[text[-1]] not in text[:-1] and is_at_wall(word.x1, word):
+        if text[-1] in _OPENING_PARTNER and _OPENING_PARTNER[text[-1]] not in text[:-1] and is_at_wall(word.x1, word):
             text = text[:-1]
-        if text and text[0] in _CLOSING_OF and _CLOSING_OF[text[0]] not in text[1:] and is_at_wall(word.x0, word):
+        if (
+            text
+            and text[0] in _CLOSING_PARTNER
+            and _CLOSING_PARTNER[text[0]] not in text[1:]
+            and is_at_wall(word.x0, word)
+        ):
             text = text[1:]
         return text
 
@@ -169,7 +176,7 @@ def _group_pieces(lines: Sequence[list[Word]], em: float) -> list[TextPiece]:
     # Index of the first word of the next piece.
     at = 0
     for line in lines:
-        is_one_piece = is_contents and _leads_to_one_column(line, em)
+        is_one_piece = is_contents and _leads_to_one_number(line, em)
         for words in [line] if is_one_piece else _split_at_wide_gaps(line, em):
             pieces.append(_piece_of(words, at))
             at += len(words)
@@ -181,7 +188,7 @@ def _split_at_wide_gaps(line: list[Word], em: float) -> list[list[Word]]:
     parts = [line[:1]] if line else []
     for previous, word in pairwise(line):
         gap = word.x0 - previous.x1
-        is_in_prose = len(line) > _GAPS_IN_JUSTIFIED_LEAST and tables.ends_sentence(previous.text, word.text)
+        is_in_prose = len(line) - 1 >= _GAPS_IN_PROSE_LEAST and tables.ends_sentence(previous.text, word.text)
         gap_most = (_WIDE_GAP_MOST if is_justified or is_in_prose else _GAP_MOST) * em
         # A word's box may be too long and overlap the next word, but not begin right of it.
         begins_further_left = gap <= -em and word.x0 <= previous.x0
@@ -191,14 +198,21 @@ def _split_at_wide_gaps(line: list[Word], em: float) -> list[list[Word]]:
     return parts
 
 
-def _piece_of(words: Sequence[Word], number: int) -> TextPiece:
-    return TextPiece(*layout.bounds_of(words), " ".join(_without_spaces(word.text) for word in words), number)
+def _piece_of(words: Sequence[Word], first: int) -> TextPiece:
+    # `_word_numbers` counts the words of a piece by its spaces, so there are none within a word.
+    texts = [word.text.replace(" ", "\u00a0") for word in words]
+    return TextPiece(*layout.bounds_of(words), " ".join(texts), first)
 
 
-def _leads_to_one_column(line: Sequence[Word], em: float) -> bool:
+def _word_numbers(piece: TextPiece) -> range:
+    return range(piece.at, piece.at + piece.text.count(" ") + 1)
+
+
+def _leads_to_one_number(line: Sequence[Word], em: float) -> bool:
     last_leader = max((at for at, word in enumerate(line) if is_leader(word)), default=-1)
-    figures = [word for word in line[last_leader + 1 :] if any(map(str.isdigit, word.text))]
-    return last_leader > 0 and all(right.x0 - left.x1 <= _GAP_MOST * em for left, right in pairwise(figures))
+    # Numbers behind the dots with wide gaps between them are columns of figures.
+    numbers = [word for word in line[last_leader + 1 :] if any(map(str.isdigit, word.text))]
+    return last_leader > 0 and all(right.x0 - left.x1 <= _GAP_MOST * em for left, right in pairwise(numbers))
 
 
 def _is_right_of(piece: TextPiece, other: TextPiece) -> bool:
@@ -212,18 +226,9 @@ def _is_justified(line: Sequence[Word], em: float) -> bool:
         for word, following in pairwise(line)
         if not tables.ends_sentence(word.text, following.text)
     ]
-    if len(gaps) < _GAPS_IN_JUSTIFIED_LEAST or max(gaps) > min(_WIDE_GAP_MOST * em, 2 * min(gaps)):
+    if len(gaps) < _GAPS_IN_PROSE_LEAST or max(gaps) > min(_WIDE_GAP_MOST * em, 2 * min(gaps)):
         return False
     return sum(word.text[0].isalpha() for word in line) > _LETTERS_IN_PROSE_SHARE * len(line)
-
-
-def _without_spaces(text: str) -> str:
-    # `_word_numbers` counts the words of a piece by its spaces.
-    return text.replace(" ", "\u00a0")
-
-
-def _word_numbers(piece: TextPiece) -> range:
-    return range(piece.at, piece.at + piece.text.count(" ") + 1)
 
 
 class _PageBuilder:
@@ -236,7 +241,7 @@ class _PageBuilder:
         self.page = ArrangedPage([], [], "")
 
     def add(self, lines: Sequence[list[Word]], texts: Sequence[str]) -> tuple[int, int]:
-        """Return where the lines begin and end in the text."""
+        """Add a paragraph or table. Return where it begins and ends in the page's text."""
         if self._texts:
             self._add_line([], "")
         begin = self._length
@@ -258,17 +263,17 @@ def _arrange_blocks(
     lines: Sequence[list[Word]],
     words: Sequence[Word],
     found_tables: Sequence[FoundTable],
-    rules: Rules,
+    find_rules: RuleFinder,
 ) -> ArrangedPage | None:
-    """Return None if the engine's order stays."""
-    entries, blocks, table_of_entry = _without_tables(lines, found_tables)
+    """Return None if there are no tables, and the engine's order stays."""
+    entries, paragraphs, table_of_entry = _without_tables(lines, found_tables)
     parts = reading_order.arrange_blocks(
-        blocks,
+        paragraphs,
         [layout.bounds_of(line) for line in entries],
         [(table.x0, table.y0, table.x1, table.y1) for table in found_tables],
         table_of_entry,
         is_from_author=False,
-        rules=rules,
+        rules=find_rules,
     )
     if not found_tables and [at for part in parts for at in part.lines] == list(range(len(entries))):
         return None
@@ -292,9 +297,9 @@ def _words_of_row(row: Sequence[Sequence[TextPiece]], words: Sequence[Word]) -> 
 def _without_tables(
     lines: Sequence[list[Word]], found_tables: Sequence[FoundTable]
 ) -> tuple[list[list[Word]], list[list[int]], dict[int, int]]:
-    """Return entries, their numbers by paragraph, and entry number → table.
+    """Return entries, the entry numbers of each paragraph, and entry number → table number.
 
-    An entry is a line without the words of tables, or the first line of a table.
+    An entry is a line without the words of tables, or the line with which a table begins.
     """
     table_of_word = {
         at: number
@@ -305,27 +310,27 @@ def _without_tables(
         for at in _word_numbers(piece)
     }
     entries: list[list[Word]] = []
-    blocks: list[list[int]] = [[]]
+    paragraphs: list[list[int]] = [[]]
     table_of_entry: dict[int, int] = {}
 
     def add_entry(line: list[Word]) -> None:
-        blocks[-1].append(len(entries))
+        paragraphs[-1].append(len(entries))
         entries.append(line)
 
     end = 0
     for line in lines:
         begin, end = end, end + len(line)
-        # The table of each word, or None.
-        numbers = [table_of_word.get(at) for at in range(begin, end)]
-        for number in dict.fromkeys(numbers):
-            if number is not None and number not in table_of_entry.values():
-                table_of_entry[len(entries)] = number
+        # The number of each word's table, or None.
+        tables_of_line = [table_of_word.get(at) for at in range(begin, end)]
+        for table in dict.fromkeys(tables_of_line):
+            if table is not None and table not in table_of_entry.values():
+                table_of_entry[len(entries)] = table
                 add_entry(line)
-        words_outside = [word for word, number in zip(line, numbers, strict=True) if number is None]
+        words_outside = [word for word, table in zip(line, tables_of_line, strict=True) if table is None]
         if not line:
-            blocks.append([])
+            paragraphs.append([])
         # The dot leaders of a row in a table are left out.
         is_leader_of_table = len(words_outside) < len(line) and all(map(is_leader, words_outside))
         if words_outside and not is_leader_of_table:
             add_entry(words_outside)
-    return entries, blocks, table_of_entry
+    return entries, paragraphs, table_of_entry

@@ -40,7 +40,7 @@ def insert_figures(lines: list[list[Word]], gray: Gray, read_line: ReadLine) -> 
         return lines
     em = median([word.y1 - word.y0 for word in words])
     read_boxes = [layout.with_margin(word, _MARGIN_ABOVE * em) for word in words]
-    marks = _join_marks(unread_marks(gray, read_boxes, most=_MARKS_MOST), em)
+    marks = _join_marks(unread_marks(gray, read_boxes, marks_most=_MARKS_MOST), em)
     candidates = [_Candidate(mark, None) for mark in marks]
     candidates += [_Candidate((word.x0, word.y0, word.x1, word.y1), word) for word in words if _is_guess(word)]
     in_columns = [candidate for candidate in candidates if _is_in_column(candidate.box, figures, em)]

@@ -226,13 +226,13 @@ def _read_turned(engine: Engine, gray: Gray, dpi: float, turn: int, *, is_uneven
         return engine.line(straight, box, dpi, is_uneven=is_uneven)
 
     words = engine.words(straight, dpi, is_uneven=is_uneven, is_large=is_large)
-    lines = dot_leaders.separate_leaders(words, straight, read_line)
-    if dot_leaders.misses_text_beside(lines, straight):
+    lines = dot_leaders.insert_leaders(words, straight, read_line)
+    if dot_leaders.misses_text_beside_leaders(lines, straight):
         # The engine took dot leaders for ruling lines and noise, and has lost the titles beside them. Read in separate
         # pieces, more of them survive.
         pieces = engine.words(straight, dpi, is_uneven=is_uneven, is_sparse=True)
-        rows = dot_leaders.separate_leaders(dot_leaders.arrange_rows(pieces), straight, read_line)
-        is_better = dot_leaders.score_beside(rows) > _SPARSE_GAIN * dot_leaders.score_beside(lines)
+        rows = dot_leaders.insert_leaders(dot_leaders.arrange_pieces(pieces), straight, read_line)
+        is_better = dot_leaders.score_without_leaders(rows) > _SPARSE_GAIN * dot_leaders.score_without_leaders(lines)
         if is_better and dot_leaders.is_contents_page(rows):
             lines = rows
     lines = isolated_digits.insert_figures(lines, straight, read_line)

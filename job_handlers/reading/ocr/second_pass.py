@@ -1,6 +1,6 @@
 """Reread uncertain lines with a second engine, and merge both readings.
 
-The second engine is worse at spaces, and guesses a likely text where it sees little.
+The first engine is Tesseract. The second, `neural`, is worse at spaces, and guesses a likely text where it sees little.
 """
 
 from __future__ import annotations
@@ -23,33 +23,29 @@ from job_handlers.reading.preprocess import Gray, unread_ink
 # Confidences are percentages. Those of the rules were measured on 37,000 words that both engines read, 900 of them
 # differently.
 _REREAD_BELOW = ((95.0, 85.0), (85.0, 92.0), (0.0, 96.0))
-"""Least confidence of a page, and the confidence below which its words are reread."""
+"""Least confidence of a page, and the confidence below which its words are reread, about 1 % on a clean page."""
 _ABOVE_ANY_CONFIDENCE = 101.0
 _UNSURE_SHARE_TO_REREAD_LINE = 0.6  # Of the words of the line.
 
-_READ_WELL = 85.0
-"""Mean of a line."""
-_SEEN_BY_FIRST_ONLY = 80.0
-"""Other words that only the first engine sees are dirt."""
-_SEEN_BY_SECOND_ONLY = 90.0  # Others are guesses.
-_CERTAIN, _LIKELY = 95.0, 80.0
-"""Confidence of the second engine that outweighs a confident, or an uncertain first engine."""
-_GUESSED_SPACES, _GUESSED_FIGURES = 80.0, 50.0
-"""A less confident first engine has guessed."""
+_RELIABLE = 85.0  # Mean of a line that the second engine read well.
+_SEEN_BY_FIRST_ONLY = 80.0  # In such a line, less certain words that only the first engine sees are dirt.
+_SEEN_BY_SECOND_ONLY = 90.0  # Less certain words are guesses.
+_SECOND_CERTAIN = 95.0  # Outweighs any confidence of the first engine.
+_SECOND_LIKELY = 80.0  # Outweighs a first engine that is not more confident.
+_GUESSED_SPACES, _GUESSED_NUMBER = 80.0, 50.0  # A less confident first engine has guessed.
 
-_MISSED_CHARACTERS_LEAST = 2  # Fewer are dirt.
+_MISSED_CHARACTERS_LEAST = 2  # A missed line with fewer is dirt.
 _UNREAD_INK_SHARE = 0.003  # Of the page's ink.
 # Lengths in line heights.
 _MARGIN_BESIDE = 0.3
 _UNREAD_WIDTH_LEAST = 1.2
-_GAP_IN_LINE_MOST = 6.0
+_GAP_IN_LINE_MOST = 6.0  # A wider gap separates columns.
 _TOUCHING_GAP = 0.1
-# Shares of the smaller of two boxes.
-_OVERLAP_IN_ROW = 0.6
-_OVERLAP_OF_WORDS = 0.4
+_OVERLAP_IN_ROW = 0.6  # Share of the height of the lower of two boxes.
+_OVERLAP_OF_WORDS = 0.4  # Share of the width of the narrower of two words.
 
 _PLAIN_CHARACTERS = str.maketrans("‘’“”″–—−", '\'\'"""---')
-_FIGURES = re.compile(r"\d")
+_DIGIT = re.compile(r"\d")
 
 
 class Reading(NamedTuple):
@@ -59,7 +55,7 @@ class Reading(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """The words of both engines at one place of a line. One list may be empty."""
+    """What both engines read at one place of a line. One list may be empty."""
 
     first: list[Word]
     second: list[Word]
@@ -72,18 +68,19 @@ class _ImprovedLine(Struct):
 
 class SecondReader:
     def __init__(self, *, is_thorough: bool) -> None:
-        """`is_thorough` rereads every line, and looks for missed ones."""
+        """`is_thorough` rereads every line, and searches every page for missed ones."""
         self.name = neural.NAME
         self._is_thorough = is_thorough
 
     def improve(self, lines: Sequence[list[Word]], gray: Gray, *, is_weak: bool) -> tuple[list[list[Word]], list[int]]:
-        """Return the lines, and the numbers of the changed ones."""
-        below = _ABOVE_ANY_CONFIDENCE if self._is_thorough else _reread_below(layout.confidence_of(lines) or 0.0)
-        words = [*chain.from_iterable(lines)]
+        """Return the lines, and the indexes of the changed ones. `is_weak`: the first engine read badly, or little."""
+        page_confidence = layout.confidence_of(lines) or 0.0
+        reread_below = _ABOVE_ANY_CONFIDENCE if self._is_thorough else _reread_below(page_confidence)
+        words_of_page = [*chain.from_iterable(lines)]
         improved: list[_ImprovedLine] = []
         for line in lines:
-            reread = _reread_unsure_words(line, words, gray, below)
-            improved.append(_ImprovedLine(reread, layout.text_of([line]) != layout.text_of([reread])))
+            words = _reread_unsure_words(line, words_of_page, gray, reread_below)
+            improved.append(_ImprovedLine(words, is_changed=layout.text_of([line]) != layout.text_of([words])))
         if self._is_thorough or is_weak or _has_unread_ink(gray, improved):
             for box in _unread_boxes(improved, neural.find_lines(gray)):
                 missed_words = neural.read_line(gray, box)
@@ -97,13 +94,13 @@ class SecondReader:
 
 def _reread_unsure_words(line: list[Word], words_of_page: Sequence[Word], gray: Gray, below: float) -> list[Word]:
     merged: list[Word] = []
-    end_of_last = 0
-    for span in _readable_spans(line, _unsure_spans(line, below)):
+    merged_to = 0
+    for span in _split_to_readable_width(line, _unsure_spans(line, below)):
         box = _box_of_span(line, span)
-        reread = neural.read_line(gray, box, _free_space(box, words_of_page))
-        merged += [*line[end_of_last : span.start], *merge_line(line[span.start : span.stop], reread)]
-        end_of_last = span.stop
-    return [*merged, *line[end_of_last:]]
+        second_reading = neural.read_line(gray, box, _free_space(box, words_of_page))
+        merged += [*line[merged_to : span.start], *merge_readings(line[span.start : span.stop], second_reading)]
+        merged_to = span.stop
+    return [*merged, *line[merged_to:]]
 
 
 def _reread_below(page_confidence: float) -> float:
@@ -111,7 +108,7 @@ def _reread_below(page_confidence: float) -> float:
 
 
 def _unsure_spans(line: Sequence[Word], below: float) -> list[range]:
-    # Ranges do not cross dot leaders.
+    # A span is a range of indexes of words. None crosses a dot leader.
     spans: list[range] = []
     begin = 0
     for end in [*(at for at, word in enumerate(line) if is_leader(word)), len(line)]:
@@ -121,7 +118,7 @@ def _unsure_spans(line: Sequence[Word], below: float) -> list[range]:
 
 
 def _unsure_spans_between(line: Sequence[Word], begin: int, end: int, below: float) -> list[range]:
-    """Return unsure words with their neighbours, as joined ranges."""
+    """Return spans of unsure words and their neighbours; touching ones are joined."""
     unsure = [at for at in range(begin, end) if line[at].confidence < below]
     if len(unsure) > _UNSURE_SHARE_TO_REREAD_LINE * (end - begin):
         return [range(begin, end)]
@@ -134,18 +131,18 @@ def _unsure_spans_between(line: Sequence[Word], begin: int, end: int, below: flo
     return spans
 
 
-def _readable_spans(line: Sequence[Word], spans: Sequence[range]) -> Iterator[range]:
+def _split_to_readable_width(line: Sequence[Word], spans: Sequence[range]) -> Iterator[range]:
     for span in spans:
         begin = span.start
         while begin < span.stop:
             end = begin + 1
-            while end < span.stop and _is_readable(_box_of_span(line, range(begin, end + 1))):
+            while end < span.stop and _is_narrow_enough(_box_of_span(line, range(begin, end + 1))):
                 end += 1
             yield range(begin, end)
             begin = end
 
 
-def _is_readable(box: Box) -> bool:
+def _is_narrow_enough(box: Box) -> bool:
     x0, y0, x1, y1 = box
     # The line reader adds margins on both sides, together less than one line height.
     return x1 - x0 <= (neural.WIDTH_MOST - 1) * (y1 - y0)
@@ -158,9 +155,10 @@ def _box_of_span(line: Sequence[Word], span: range) -> Box:
 
 
 def _free_space(box: Box, words: Sequence[Word]) -> tuple[float, float]:
+    """Return the x at which the word before the box ends, and that at which the word after it begins."""
     x0, y0, x1, y1 = box
     middle = (x0 + x1) / 2
-    row = [word for word in words if _is_in_row(word, y0, y1)]
+    row = [word for word in words if _is_in_row(word.y0, word.y1, y0, y1)]
     previous_ends = [word.x1 for word in row if word.x1 < middle and word.x0 < x0]
     next_begins = [word.x0 for word in row if word.x0 > middle and word.x1 > x1]
     return max(previous_ends, default=-inf), min(next_begins, default=inf)
@@ -169,61 +167,62 @@ def _free_space(box: Box, words: Sequence[Word]) -> tuple[float, float]:
 # --- which reading is better ------------------------------------------------------------------------------
 
 
-def merge_line(first: Sequence[Word], second: Sequence[Word]) -> list[Word]:
+def merge_readings(first: Sequence[Word], second: Sequence[Word]) -> list[Word]:
     if not second:
         return list(first)
-    is_read_well = _mean_confidence(second) >= _READ_WELL
+    is_second_reliable = _mean_confidence(second) >= _RELIABLE
     merged: list[Word] = []
     for place in _join_shifted_readings(_align(first, second)):
-        merged += _better_words(place, is_read_well=is_read_well)
+        merged += _better_words(place, is_second_reliable=is_second_reliable)
     # Losing a whole line is never the better reading.
     return merged or list(first)
 
 
-def _better_words(place: _Place, *, is_read_well: bool) -> Sequence[Word]:
+def _better_words(place: _Place, *, is_second_reliable: bool) -> Sequence[Word]:
     first_words, second_words = place
     if not second_words:
-        return [word for word in first_words if not (is_read_well and word.confidence < _SEEN_BY_FIRST_ONLY)]
+        return [word for word in first_words if not (is_second_reliable and word.confidence < _SEEN_BY_FIRST_ONLY)]
     if not first_words:
         return [word for word in second_words if word.confidence >= _SEEN_BY_SECOND_ONLY]
     first, second = _reading_of(first_words), _reading_of(second_words)
     if first.text == second.text:
-        # The first engine is better at spaces and quotation marks, and two columns of figures are not one number.
-        may_join = len(second_words) < len(first_words) and not _FIGURES.search(first.text)
-        has_other_spaces = len(second_words) > len(first_words) or may_join
-        if has_other_spaces and first.confidence < _GUESSED_SPACES and second.confidence >= _CERTAIN:
+        # The first engine is better at spaces and quotation marks, unless it has guessed.
+        is_guessed = first.confidence < _GUESSED_SPACES and second.confidence >= _SECOND_CERTAIN
+        has_other_spaces = len(second_words) != len(first_words)
+        # Numbers of two columns are not one number.
+        joins_numbers = len(second_words) < len(first_words) and _DIGIT.search(first.text) is not None
+        if is_guessed and has_other_spaces and not joins_numbers:
             return second_words
         return [replace(word, confidence=max(word.confidence, second.confidence)) for word in first_words]
-    if _FIGURES.search(first.text) or _FIGURES.search(second.text):
-        if not is_better_figure(second, first):
+    if _DIGIT.search(first.text) or _DIGIT.search(second.text):
+        if not is_better_number(second, first):
             return first_words
-        # Numbers of two columns stay apart.
+        # Numbers of two columns stay apart, with the second engine's characters.
         is_joined = len(second_words) < len(first_words) and len(first.text) == len(second.text)
-        return _spread_over(first_words, second) if is_joined else second_words
-    is_better = second.confidence >= _CERTAIN or second.confidence >= max(first.confidence, _LIKELY)
+        return _divide_among(first_words, second) if is_joined else second_words
+    is_better = second.confidence >= _SECOND_CERTAIN or second.confidence >= max(first.confidence, _SECOND_LIKELY)
     return second_words if is_better else first_words
 
 
-def is_better_figure(second: Reading, first: Reading) -> bool:
+def is_better_number(second: Reading, first: Reading) -> bool:
     if second.text.isalnum() and not second.text.isdigit() and first.text.isalpha():
-        # "Florida" read as "F1orida": a word, not a code.
+        # "Florida" reread as "F1orida": a word, not a code.
         return False
     differing = [(a, b) for a, b in zip(first.text, second.text, strict=False) if a != b]
-    has_other_characters = len(first.text) == len(second.text) and all(
-        a.isalnum() and b.isalnum() for a, b in differing
-    )
-    if has_other_characters and _FIGURES.search(first.text):
-        # "342" read as "542": a likely text says nothing about a number.
-        return first.confidence < _GUESSED_FIGURES and second.confidence >= _CERTAIN
-    # "17" read as "117": one of them has lost a part of the number.
-    return second.confidence >= min(first.confidence, _CERTAIN)
+    differs_in_letters_or_digits = all(a.isalnum() and b.isalnum() for a, b in differing)
+    has_same_form = len(first.text) == len(second.text) and differs_in_letters_or_digits
+    if has_same_form and _DIGIT.search(first.text):
+        # "342" reread as "542": a likely text says nothing about a number.
+        return first.confidence < _GUESSED_NUMBER and second.confidence >= _SECOND_CERTAIN
+    # "17" reread as "117": one of them has lost a part of the number.
+    return second.confidence >= min(first.confidence, _SECOND_CERTAIN)
 
 
 def _reading_of(words: Sequence[Word]) -> Reading:
     return Reading(_text_without_spaces(words), min(word.confidence for word in words))
 
 
-def _spread_over(words: Sequence[Word], reading: Reading) -> list[Word]:
+def _divide_among(words: Sequence[Word], reading: Reading) -> list[Word]:
     ends = [0, *accumulate(len(_text_without_spaces([word])) for word in words)]
     return [
         replace(word, confidence=reading.confidence, text=reading.text[begin:end])
@@ -236,7 +235,7 @@ def _align(first: Sequence[Word], second: Sequence[Word]) -> list[_Place]:
     words_and_engines = [*((word, True) for word in first), *((word, False) for word in second)]
     places: list[_Place] = []
     for word, is_of_first in sorted(words_and_engines, key=lambda pair: pair[0].x0):
-        if not places or not any(_overlap(word, other) for words in places[-1] for other in words):
+        if not places or not any(_share_x_range(word, other) for words in places[-1] for other in words):
             places.append(_Place([], []))
         (places[-1].first if is_of_first else places[-1].second).append(word)
     return places
@@ -263,7 +262,7 @@ def _are_shifted_readings(left: _Place, right: _Place) -> bool:
     return following.x0 < last.x1 + _TOUCHING_GAP * (last.y1 - last.y0)
 
 
-def _overlap(word: Word, other: Word) -> bool:
+def _share_x_range(word: Word, other: Word) -> bool:
     common = min(word.x1, other.x1) - max(word.x0, other.x0)
     return common > _OVERLAP_OF_WORDS * max(min(word.x1 - word.x0, other.x1 - other.x0), 1.0)
 
@@ -295,7 +294,9 @@ def _uncovered_width(box: Box, words: Sequence[Word]) -> float:
     x0, y0, x1, y1 = box
     margin = _MARGIN_BESIDE * (y1 - y0)
     width, covered_to = 0.0, x0
-    for left, right in sorted((word.x0 - margin, word.x1 + margin) for word in words if _is_in_row(word, y0, y1)):
+    for left, right in sorted(
+        (word.x0 - margin, word.x1 + margin) for word in words if _is_in_row(word.y0, word.y1, y0, y1)
+    ):
         if right > covered_to:
             width += max(min(left, x1) - covered_to, 0)
             covered_to = min(right, x1)
@@ -303,29 +304,28 @@ def _uncovered_width(box: Box, words: Sequence[Word]) -> float:
 
 
 def _is_certainly_text(words: Sequence[Word]) -> bool:
-    return len(_text_without_spaces(words)) >= _MISSED_CHARACTERS_LEAST and _mean_confidence(words) >= _READ_WELL
+    return len(_text_without_spaces(words)) >= _MISSED_CHARACTERS_LEAST and _mean_confidence(words) >= _RELIABLE
 
 
 def _insert_words(lines: list[_ImprovedLine], words: list[Word]) -> None:
-    """Merge the words into the line beside them, or insert a line."""
+    """Merge the words of a missed line into the line beside them, or insert them below the line above."""
     x0, y0, x1, y1 = layout.bounds_of(words)
-    new_at = 0
+    insert_at = 0
     for at, line in enumerate(lines):
         if not line.words:
             continue
         left, top, right, bottom = layout.bounds_of(line.words)
-        is_level = _is_in_row(Word(left, top, right, bottom, 0, ""), y0, y1)
-        if is_level and max(left - x1, x0 - right) < _GAP_IN_LINE_MOST * (y1 - y0):
+        if _is_in_row(top, bottom, y0, y1) and max(left - x1, x0 - right) < _GAP_IN_LINE_MOST * (y1 - y0):
             overlapping = [word for word in line.words if min(word.x1, x1) > max(word.x0, x0)]
             beside = [word for word in line.words if word not in overlapping]
-            merged = [*beside, *merge_line(overlapping, words)]
+            merged = [*beside, *merge_readings(overlapping, words)]
             lines[at] = _ImprovedLine(sorted(merged, key=lambda word: word.x0), is_changed=True)
             return
         is_above = bottom <= (y0 + y1) / 2
         if is_above and min(x1, right) > max(x0, left):
-            new_at = at + 1
-    lines.insert(new_at, _ImprovedLine(words, is_changed=True))
+            insert_at = at + 1
+    lines.insert(insert_at, _ImprovedLine(words, is_changed=True))
 
 
-def _is_in_row(word: Word, y0: float, y1: float) -> bool:
-    return min(y1, word.y1) - max(y0, word.y0) > _OVERLAP_IN_ROW * min(y1 - y0, word.y1 - word.y0)
+def _is_in_row(top: float, bottom: float, y0: float, y1: float) -> bool:
+    return min(y1, bottom) - max(y0, top) > _OVERLAP_IN_ROW * min(y1 - y0, bottom - top)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from job_handlers.reading.layout import Word
-from job_handlers.reading.ocr.second_pass import Reading, is_better_figure, merge_line
+from job_handlers.reading.ocr.second_pass import Reading, is_better_number, merge_readings
 
 
 def line(*words: tuple[str, float]) -> list[Word]:
@@ -27,8 +27,8 @@ def text(words: Sequence[Word]) -> str:
 def test_numbers_that_the_second_engine_joined_stay_apart() -> None:
     joined = [Word(0, 0, 90, 20, 99.0, "140,813$")]
 
-    assert text(merge_line(line(("140,873", 40.0), ("$", 40.0)), joined)) == "140,813 $"
-    assert text(merge_line(line(("140,813", 40.0), ("$", 40.0)), joined)) == "140,813 $"
+    assert text(merge_readings(line(("140,873", 40.0), ("$", 40.0)), joined)) == "140,813 $"
+    assert text(merge_readings(line(("140,813", 40.0), ("$", 40.0)), joined)) == "140,813 $"
 
 
 @pytest.mark.parametrize(
@@ -59,8 +59,8 @@ def test_numbers_that_the_second_engine_joined_stay_apart() -> None:
 def test_a_number_or_code_is_replaced_only_if_the_first_engine_was_guessing(
     first: Reading, second: Reading, is_changed: bool
 ) -> None:
-    assert is_better_figure(second, first) is is_changed
+    assert is_better_number(second, first) is is_changed
 
     [place] = line(first)
-    merged = merge_line([place], [Word(place.x0 + 1, 0, place.x1 - 1, 20, second.confidence, second.text)])
+    merged = merge_readings([place], [Word(place.x0 + 1, 0, place.x1 - 1, 20, second.confidence, second.text)])
     assert text(merged) == (second.text if is_changed else first.text)
