@@ -52,6 +52,7 @@ class EntryRecorder(Struct, frozen=True):
     def add(self, entry: Entry, before: CrawlItem | None, via: str = "") -> None:
         """Record a file or folder. `before` is its stored item, `via` the id of the shortcut that leads to it."""
         if len(entry.id) > _ID_CHARACTERS_MAX:
+            # Too long to be stored, so only counted.
             self.findings.counts.update(["found", "skipped"])
             return
         before = self.findings.items.get(entry.id, before)
@@ -117,9 +118,13 @@ class EntryRecorder(Struct, frozen=True):
                 self._store(replace(existing, name=item.name, detail=item.detail))
             return
         self._store(item)
-        decision = "skipped" if item.note else "unchanged" if is_same else "enqueued"
-        self.findings.counts.update(["found", decision])
-        if decision == "enqueued":
+        self.findings.counts["found"] += 1
+        if item.note:
+            self.findings.counts["skipped"] += 1
+        elif is_same:
+            self.findings.counts["unchanged"] += 1
+        else:
+            self.findings.counts["enqueued"] += 1
             is_changed = before is not None and not before.note
             self.findings.jobs[entry.id] = self.make_job(entry, is_changed)
 

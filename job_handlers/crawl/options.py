@@ -101,13 +101,14 @@ def download_job(entry: Entry, context: Context[CrawlPayload], tree: Tree, *, is
     if tree.source and payload.credential:
         body["credential"] = payload.credential
     if is_changed:
+        # Then `read` in the payload applies only to new documents.
         body["standing"] = True
     if entry.key:
         body["resource_key"] = entry.key
     options = {name: value for name, value in payload.download.items() if value}
     if payload.afresh:
         options["afresh"] = payload.afresh
-    # A download of the same file with other options, or for a batch, is another job.
+    # A download of the same file with other options, or for a crawl afresh, is another job.
     suffix = f":{digest(options)}" if options else ""
     return NewJob(
         "download",
@@ -124,7 +125,7 @@ def download_job(entry: Entry, context: Context[CrawlPayload], tree: Tree, *, is
 
 
 def _after_failure(download: Mapping[str, Any]) -> list[DeferredAction]:
-    """Return the actions to take if the download fails, so that there is no document that could have them."""
+    """Return the actions for a failed download, after which there is no document that could have them."""
     return [
         DeferredAction(action["job_type"], canonical(action["payload"]) if action.get("payload") else "", OnEnd.FAILURE)
         for action in download.get("then", ())

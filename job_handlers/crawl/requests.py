@@ -1,4 +1,4 @@
-"""Turn a request for folders, files and addresses into jobs, for `pagemill add`, HTTP, the page and `[[schedule]]`."""
+"""Turn a request for folders, files and addresses into jobs, for `pagemill add`, HTTP, web page and `[[schedule]]`."""
 
 from __future__ import annotations
 
@@ -31,8 +31,7 @@ from worker_service.handlers import (
     path_to_text,
 )
 
-# Limits how long a listing may block an HTTP request or a turn of the daemon.
-_ENTRIES_MAX = 100_000
+_ENTRIES_MAX = 100_000  # Limits how long a listing may block an HTTP request or a turn of the daemon.
 
 
 class SourceOptions(ReadOptions, frozen=True, kw_only=True):
@@ -40,14 +39,14 @@ class SourceOptions(ReadOptions, frozen=True, kw_only=True):
     force: bool = False
     """Read files again that have not changed."""
 
-    def force_in_payload(self) -> dict[str, object]:
+    def force_payload(self) -> dict[str, object]:
         return {"force": True} if self.force else {}
 
-    def in_payload(self) -> dict[str, object]:
+    def download_payload(self) -> dict[str, object]:
         return {
             "read": self.reading_settings(),
-            **self.force_in_payload(),
-            **self.actions_and_tags(standing=True),
+            **self.force_payload(),
+            **self.actions_and_tags(is_standing=True),
         }
 
 
@@ -89,10 +88,10 @@ def crawl_job(folder: str, options: CrawlOptions, *, owner: str, is_dry_run: boo
         "credential": options.credential,
         "dry_run": is_dry_run,
         "reconcile": options.reconcile,
-        "download": options.in_payload(),
+        "download": options.download_payload(),
     }
-    # Only one job at a time crawls a folder. A full walk has a unique key of its own, so that a queued crawl does not
-    # replace it. A dry run changes nothing, so it needs no key.
+    # Only one job at a time crawls a folder. A reconciling crawl has a unique key of its own, so that it is enqueued
+    # beside a queued crawl that does not reconcile. A dry run changes nothing, so it needs no key.
     key = f"crawl:{source.PLATFORM}:{owner}:{folder}"
     unique_key = f"{key}:reconcile" if options.reconcile else key
     return NewJob(
@@ -112,8 +111,9 @@ def _local_path(source: str) -> Path | None:
     return path if source.startswith(("/", "./", "../", "~")) or path.exists() else None
 
 
-def for_batch(crawl: NewJob) -> NewJob:
-    """Make the crawl list the whole folder, even beside another crawl of it."""
+def as_independent(crawl: NewJob) -> NewJob:
+    """Make the crawl list the whole folder, even beside another crawl of it, for a batch with all its documents."""
+    # Crawls with equal payloads share what they have found, so the payload gets a text that no other has.
     payload = {**json.loads(crawl.payload or "{}"), "afresh": uuid4().hex}
     return replace(crawl, payload=canonical(payload), unique_key=None, concurrency_key=None)
 
@@ -159,6 +159,7 @@ def jobs_of_sources(
     left_out: LeftOut,
     entries_max: int | None = None,
 ) -> list[NewJob]:
+    """Add to `left_out` the files of directories that cannot be read."""
     # A source that is named twice gets one job.
     job_by_platform_and_key: dict[tuple[str, str], NewJob] = {}
     for source in sources:
@@ -174,19 +175,22 @@ def _jobs_of_source(
         # Path("") is the current directory.
         raise BadInput("a source is empty", "name a file, a directory, a folder or an address")
     if (path := _local_path(source)) is not None:
+        # A directory is crawled if options choose among its files; otherwise it is listed now.
         if isinstance(options, CrawlOptions) and (options.files_wanted() or options.reconcile) and path.is_dir():
-            job = for_batch(crawl_job(str(path), options, owner=owner))
+            job = as_independent(crawl_job(str(path), options, owner=owner))
+            # A crawl has no source key, and its name is the directory's path.
             return [(job.name or "", job)]
         files = find_files(path, left_out, entries_max=entries_max)
-        jobs = [download_job(file, options, owner=owner, is_forced=options.force, standing=True) for file in files]
+        jobs = [download_job(file, options, owner=owner, is_forced=options.force, is_standing=True) for file in files]
         return [(job.source_key or "", job) for job in jobs]
     if "://" not in source:
         raise BadInput(f"there is no file or directory {source!r}", "write an address with its https://")
     job = job_of_address(source, options, owner=owner)
     if job.platform == "local":
+        # A file:// address.
         return _jobs_of_source(str(path_of(job.source_key or "")), options, owner, left_out, entries_max)
     _, reference = read_reference(source)
-    return [(reference.key, job if job.source_key else for_batch(job))]
+    return [(reference.key, as_independent(job) if reference.is_folder else job)]
 
 
 def job_of_address(address: str, options: SourceOptions, *, owner: str) -> NewJob:
@@ -198,7 +202,7 @@ def job_of_address(address: str, options: SourceOptions, *, owner: str) -> NewJo
     credential = options.credential if source.CREDENTIALS else ""
     if reference.is_folder:
         return crawl_job(address, CrawlOptions(**{**asdict(options), "credential": credential}), owner=owner)
-    values = {"source": address, "credential": credential, **options.in_payload()}
+    values = {"source": address, "credential": credential, **options.download_payload()}
     payload = {name: value for name, value in values.items() if value}
     return NewJob(
         "download",
@@ -214,14 +218,14 @@ def job_of_address(address: str, options: SourceOptions, *, owner: str) -> NewJo
 # ── Requests from HTTP, the web page and [[schedule]] ──
 
 
-def scheduled_crawl(request: object, *, owner: str) -> NewJob:
+def crawl_of_request(request: object, *, owner: str) -> NewJob:
     """Return the crawl for `request`: a folder, or a table with `folder` and options of `pagemill add`."""
     table = dict(request) if isinstance(request, Mapping) else {"folder": request}
     folder = table.pop("folder", None)
     if not isinstance(folder, str) or folder.startswith(("./", "../")):
-        raise BadInput(f"say which folder, such as /srv/reports or { {'folder': '/srv/reports', 'lang': ['deu']} }")
+        raise BadInput("say which folder, such as /srv/reports or {'folder': '/srv/reports', 'lang': ['deu']}")
     if folder and not folder.startswith(("/", "~")):
-        # `crawl_job` would look for a relative path where the server or the daemon was started.
+        # Raise unless it is an address: `crawl_job` would accept a path relative to the server's or daemon's directory.
         _source_of(folder)
     return crawl_job(folder, parse_options(CrawlOptions, table), owner=owner)
 
@@ -240,7 +244,7 @@ def jobs_of_request(
         _require_readable_source(text)
     jobs = jobs_of_sources(texts, options, owner=owner, left_out=left_out, entries_max=_ENTRIES_MAX)
     tables = [source for source in sources if not isinstance(source, str)]
-    return jobs + [for_batch(scheduled_crawl(table, owner=owner)) for table in tables]
+    return jobs + [as_independent(crawl_of_request(table, owner=owner)) for table in tables]
 
 
 def _require_readable_source(source: str) -> None:

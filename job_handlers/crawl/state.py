@@ -38,6 +38,13 @@ class Phase(StrEnum):
     OVER = "over"
 
 
+class CrawledFolder(Struct, frozen=True, array_like=True):
+    id: str = ""
+    name: str = ""
+    key: str = ""
+    corpus: str = ""
+
+
 class RunState(Struct, omit_defaults=True):
     """The position at which the next attempt of this run continues, stored as JSON."""
 
@@ -48,8 +55,7 @@ class RunState(Struct, omit_defaults=True):
     # Number of walks that this run has begun.
     walks: int = 0
     token: str = ""
-    # Id, name, key and corpus of the crawled folder.
-    root: Sequence[str] = ("", "", "", "")
+    root: CrawledFolder = CrawledFolder()
     counts: dict[str, int] = field(default_factory=dict)
     # True if items that this run does not meet count as deleted.
     sweeps: bool = False
@@ -72,7 +78,7 @@ class Bookmark(Struct, frozen=True):
     walk: int = 0
     token: str = ""
     must_walk: bool = False
-    root: Sequence[str] = ()
+    root: CrawledFolder = CrawledFolder()
 
 
 class ItemDetail(Struct, frozen=True, omit_defaults=True):
@@ -93,7 +99,7 @@ class ItemDetail(Struct, frozen=True, omit_defaults=True):
 
 
 class PageFindings(Struct):
-    """What one page of a listing or of the changes has shown: items and downloads by the ids of their entries."""
+    """Items and downloads that one page of a listing or of changes has shown, by the ids of their entries."""
 
     items: dict[str, CrawlItem] = field(default_factory=dict)
     jobs: dict[str, NewJob] = field(default_factory=dict)
@@ -123,14 +129,14 @@ class CrawlRecord:
         return items
 
     def items_not_seen(self, walk: int) -> Iterator[Sequence[CrawlItem]]:
-        """Yield the items in parts. The caller may save each part as gone before it takes the next."""
+        """Yield the items that `walk` has not met, in parts. The caller may save a part as gone before the next."""
         after = ""
         while items := self._ask(not_seen_in=walk, after=after).items:
             after = items[-1].id
             yield items
 
     def save(self, findings: PageFindings, walk: int, state: RunState, bookmark: Bookmark | None = None) -> None:
-        """Save all, and keep the stored bookmark if none is given. Raise `Stopped` if the attempt must stop."""
+        """Save all; without `bookmark`, keep the stored one. Raise `Stopped` if the attempt must stop."""
         new_state = msgspec.to_builtins(state)
         *first_parts, last_part = _split(list(findings.items.values()), findings.jobs)
         for part in first_parts:

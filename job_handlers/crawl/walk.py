@@ -27,6 +27,7 @@ from job_handlers.crawl.state import (
     TO_LIST,
     UNSURE,
     Bookmark,
+    CrawledFolder,
     CrawlRecord,
     ItemDetail,
     PageFindings,
@@ -38,8 +39,8 @@ from worker_service.handlers import Context, CrawlItem, NewJob, Permanent, Retry
 
 # If a folder is deleted during a run, a second walk follows.
 _WALKS_MAX = 2
-# Of a listing that has expired or is incomplete.
-_TRIES = 3
+# Of a folder whose listing expires or is incomplete.
+_LISTING_TRIES = 3
 _SUMMARY_COUNTS = ("folders", "found", "enqueued", "unchanged", "skipped", "gone", "failed")
 
 
@@ -62,6 +63,7 @@ class CrawlRun:
                 self._enter_changes()
             elif self._state.phase == Phase.CHANGES:
                 self._read_changes()
+                # The changes may contain folders, which have to be listed.
                 self._walk()
                 self._leave_changes()
             else:
@@ -89,8 +91,8 @@ class CrawlRun:
         root = bookmark.root
         if must_walk:
             entry = self._root()
-            root = (entry.id, entry.name, entry.key, entry.corpus)
-        self._state = RunState(run=bookmark.run + 1, walk=bookmark.walk, token=bookmark.token, root=list(root))
+            root = CrawledFolder(entry.id, entry.name, entry.key, entry.corpus)
+        self._state = RunState(run=bookmark.run + 1, walk=bookmark.walk, token=bookmark.token, root=root)
         if must_walk:
             # Take the token before the first listing, so that changes during the walk are read after it.
             self._state.token = self._tree.change_token(self._corpus)
@@ -108,9 +110,9 @@ class CrawlRun:
         state = self._state
         state.phase, state.walk, state.walks = Phase.WALK, state.walk + 1, state.walks + 1
         state.sweeps, state.is_stale = True, False
-        root_id, name, key, corpus = state.root
-        detail = ItemDetail(0, key, corpus).text
-        findings.items[root_id] = CrawlItem(root_id, "", name, "folder", note=TO_LIST, detail=detail)
+        root = state.root
+        detail = ItemDetail(0, root.key, root.corpus).text
+        findings.items[root.id] = CrawlItem(root.id, "", root.name, "folder", note=TO_LIST, detail=detail)
 
     def _enter_changes(self) -> None:
         self._state.phase = Phase.CHANGES
@@ -119,6 +121,7 @@ class CrawlRun:
 
     def _leave_changes(self) -> None:
         needs_walk = self._state.is_stale and self._state.walks < _WALKS_MAX
+        # Only the newest run of the crawl walks again.
         if not (needs_walk and self._is_current()):
             self._state.phase = Phase.SWEEP
             return
@@ -130,6 +133,7 @@ class CrawlRun:
 
     def _end(self) -> None:
         bookmark = self._bookmark(must_walk=self._state.is_stale or self._state.is_abroad)
+        # A newer run keeps its own bookmark.
         is_current = self._is_current()
         self._state = RunState(phase=Phase.OVER)
         self._save(PageFindings(), bookmark if is_current else None)
@@ -146,7 +150,7 @@ class CrawlRun:
 
     @property
     def _corpus(self) -> str:
-        return self._state.root[3]
+        return self._state.root.corpus
 
     # ── The walk ──
 
@@ -171,7 +175,7 @@ class CrawlRun:
             except ListingExpired as error:
                 # The page is no longer known: list the folder from its beginning.
                 page, restarts = "", restarts + 1
-                if restarts > _TRIES:
+                if restarts > _LISTING_TRIES:
                     raise Retryable(f"{folder.name}: {error}, again and again") from error
                 continue
             except ItemError as error:
@@ -193,7 +197,7 @@ class CrawlRun:
 
     def _children(self, folder: CrawlItem, page: str) -> Listing:
         detail = ItemDetail.of_item(folder)
-        for _ in range(_TRIES):
+        for _ in range(_LISTING_TRIES):
             listing = self._tree.children(folder.id, detail.key, detail.corpus, page)
             if not listing.is_partial:
                 break
@@ -270,7 +274,7 @@ class CrawlRun:
 
     def _apply(self, changes: TreeChanges) -> PageFindings:
         # The list has the changes of all files that the credential can see, also outside the crawled folder.
-        root_id, *_ = self._state.root
+        root_id = self._state.root.id
         parent_ids = [parent_id for entry in changes.entries for parent_id in entry.parent_ids]
         item_by_id = self._record.items([*(entry.id for entry in changes.entries), *changes.gone_ids, *parent_ids])
         findings = PageFindings()

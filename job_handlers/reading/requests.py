@@ -78,26 +78,26 @@ class ReadOptions(Struct, frozen=True, kw_only=True, rename=_OPTION_NAMES.get):
         return settings
 
     def document_request(
-        self, source_key: str, name: str, *, is_forced: bool, standing: bool = False
+        self, source_key: str, name: str, *, is_forced: bool, is_standing: bool = False
     ) -> DocumentRequest:
         return DocumentRequest(
             source_key,
             name,
             settings=canonical(self.reading_settings()),
             is_forced=is_forced,
-            actions=self.actions(standing=standing),
+            actions=self.actions(is_standing=is_standing),
             tags=read_tags(self.tags),
         )
 
-    def actions(self, *, standing: bool = False) -> list[DeferredAction]:
-        """Return what follows the reading. `standing` actions are repeated for each new generation."""
-        on_success = [read_action(word, OnEnd.SUCCESS, standing=standing) for word in self.then]
-        return [*on_success, *self.actions_on_failure(standing=standing)]
+    def actions(self, *, is_standing: bool = False) -> list[DeferredAction]:
+        """Return what follows the reading. Standing actions are repeated for each new generation."""
+        on_success = [read_action(word, OnEnd.SUCCESS, standing=is_standing) for word in self.then]
+        return [*on_success, *self.actions_on_failure(is_standing=is_standing)]
 
-    def actions_on_failure(self, *, standing: bool = False) -> list[DeferredAction]:
-        return [read_action(word, OnEnd.FAILURE, standing=standing) for word in self.on_failure]
+    def actions_on_failure(self, *, is_standing: bool = False) -> list[DeferredAction]:
+        return [read_action(word, OnEnd.FAILURE, standing=is_standing) for word in self.on_failure]
 
-    def actions_and_tags(self, *, standing: bool = False) -> dict[str, object]:
+    def actions_and_tags(self, *, is_standing: bool = False) -> dict[str, object]:
         """Return them as in the payload of `download`."""
         tags = read_tags(self.tags)
         actions = [
@@ -105,7 +105,7 @@ class ReadOptions(Struct, frozen=True, kw_only=True, rename=_OPTION_NAMES.get):
                 "job_type": action.job_type,
                 **({"payload": json.loads(action.payload)} if action.payload else {}),
                 **({"on_end": action.on_end} if action.on_end is OnEnd.FAILURE else {}),
-                **({"standing": True} if standing else {}),
+                **({"standing": True} if is_standing else {}),
             }
             for action in self.actions()
         ]
@@ -145,19 +145,19 @@ def parse_options(options_type: type[Options], values_by_option: Mapping[str, ob
 
 
 def download_job(
-    file: Path, options: ReadOptions, *, owner: str, is_forced: bool = False, standing: bool = False
+    file: Path, options: ReadOptions, *, owner: str, is_forced: bool = False, is_standing: bool = False
 ) -> NewJob:
     source = path_to_text(file)
     body = {
         "source": source,
         "read": options.reading_settings(),
         "force": is_forced,
-        **options.actions_and_tags(standing=standing),
+        **options.actions_and_tags(is_standing=is_standing),
     }
     # Equal requests for equal bytes share a key. The file's size and times stand for its bytes.
     revision = revision_of(file.stat())
     key = f"ingest:{digest([owner, body, revision])}"
-    request = options.document_request(source, "", is_forced=is_forced, standing=standing)
+    request = options.document_request(source, "", is_forced=is_forced, is_standing=is_standing)
     return NewJob(
         "download",
         platform="local",

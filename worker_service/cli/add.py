@@ -227,8 +227,8 @@ def _submit(
     asked = {
         "sources": _sources_to_record(sources),
         **options.reading_settings(),
-        **options.force_in_payload(),
-        **options.actions_and_tags(standing=True),
+        **options.force_payload(),
+        **options.actions_and_tags(is_standing=True),
     }
     notify = read_address(call.session, submission.notify, owner=owner)
     for sentence in channel_warnings(call.session, notify):

@@ -135,7 +135,7 @@ def work_of(session: Session, schedule: Schedule, slot: datetime) -> NewJob | Ba
     owner, priority = schedule.owner, schedule.priority
     try:
         if schedule.crawl is not None:
-            return replace(requests.scheduled_crawl(schedule.crawl, owner=owner), priority=priority)
+            return replace(requests.crawl_of_request(schedule.crawl, owner=owner), priority=priority)
         jobs = [replace(job, priority=priority) for job in requests.scheduled_batch(schedule.batch, owner=owner)]
     except PagemillError as error:
         raise BadInput(f"schedule {schedule.name}: {schedule.word}: {error}") from error
