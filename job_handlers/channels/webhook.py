@@ -25,7 +25,7 @@ from msgspec import Struct
 from job_handlers.channels import credential_lines
 from job_handlers.fetch.address_policy import AddressPolicy, parse_url
 from job_handlers.fetch.error_rules import FetchError, Timeouts, limit_wait
-from job_handlers.fetch.http_client import HttpClient, retry_after
+from job_handlers.fetch.http_client import HttpClient, seconds_in_retry_after
 from job_handlers.settings import HandlersSettings
 from worker_service.handlers import Context, Done, Handler, KnownDocument, Limits, Message, Permanent, Retryable
 
@@ -143,7 +143,7 @@ def _post(url: str, event: Mapping[str, Any], secret: str, context: Context[Any]
             closing(HttpClient(host, _TIMEOUTS, context.cancelled, policy)) as client,
             client.request("POST", url, headers, body) as answer,
         ):
-            status, wait_seconds = answer.status, retry_after(answer.headers.get("Retry-After", ""))
+            status, wait_seconds = answer.status, seconds_in_retry_after(answer.headers.get("Retry-After", ""))
             # The status decides, even if the connection is lost after it.
             with suppress(FetchError):
                 answer_beginning = answer.read(_QUOTED_BYTES_MAX)

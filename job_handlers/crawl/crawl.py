@@ -16,7 +16,7 @@ from job_handlers.crawl.options import CrawlPayload, check_payload, crawl_key
 from job_handlers.crawl.state import CrawlRecord, DryRunRecord
 from job_handlers.crawl.walk import CrawlRun
 from job_handlers.fetch.error_rules import Timeouts
-from job_handlers.fetch.sources import credentials, environment, import_sources, read_folder
+from job_handlers.fetch.sources import credentials, environment, import_sources_before_fork, read_folder
 from job_handlers.fetch.sources.tree import Tree
 from worker_service.handlers import Context, Done, Handler, Limits, Permanent, Retryable, Snooze
 
@@ -59,7 +59,7 @@ def _files_to_read(payload: CrawlPayload) -> Sequence[Path]:
     return source.files_to_read(reference, payload.credential)
 
 
-import_sources()
+import_sources_before_fork()
 crawl = Handler(
     "crawl",
     run,

@@ -47,7 +47,7 @@ def parse_url(url: str) -> Target:
 
 
 class AddressPolicy:
-    """Which addresses a request may reach. `setting` lists networks that are allowed besides the public internet."""
+    """`setting` lists networks that are allowed besides the public internet."""
 
     def __init__(self, setting: Setting[tuple[str, ...]], *, allows_plain_http: bool = False) -> None:
         self._networks = [ipaddress.ip_network(network) for network in value_of(setting)]

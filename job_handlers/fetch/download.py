@@ -26,7 +26,7 @@ from job_handlers.fetch.sources import (
     SourceFile,
     credentials,
     environment,
-    import_sources,
+    import_sources_before_fork,
     read_reference,
 )
 from job_handlers.fetch.transfer import FetchedFile
@@ -129,7 +129,7 @@ def _files_to_read(payload: DownloadPayload) -> Sequence[Path]:
     return source.files_to_read(reference, payload.credential)
 
 
-import_sources()
+import_sources_before_fork()
 download = Handler(
     "download",
     run,

@@ -163,8 +163,7 @@ class RetryPolicy:
         self._retries_in_a_row = 0
         self._count_by_code: Counter[str] = Counter()
 
-    def reset_retries(self) -> None:
-        """Call when the attempt has more bytes than before."""
+    def reset_retries_after_new_bytes(self) -> None:
         self._retries_in_a_row = 0
 
     def after(self, error: FetchError) -> float | Restart:

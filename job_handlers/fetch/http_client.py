@@ -28,7 +28,7 @@ _REDIRECT_STATUSES = (301, 302, 303, 307, 308)
 _INTERIM_ANSWERS_MAX = 10
 _READ_BYTES = 256 << 10
 _WATCHDOG_SECONDS = 0.1
-_CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
+_CONTENT_RANGE = re.compile(r"bytes (?P<first>\d+)-\d+/(?P<size>\d+|\*)")
 
 
 class HttpClient:
@@ -191,10 +191,9 @@ class HttpAnswer:
     @property
     def total_length(self) -> int | None:
         content_range = self._content_range()
-        return int(content_range[3]) if content_range and content_range[3].isdigit() else None
+        return int(content_range["size"]) if content_range and content_range["size"].isdigit() else None
 
     def _content_range(self) -> re.Match[str] | None:
-        """Return the match: first byte, last byte, size of the file or *."""
         return _CONTENT_RANGE.fullmatch(self.headers.get("Content-Range", ""))
 
     def blocks(self, bytes_max: int | None) -> Iterator[bytes]:
@@ -222,9 +221,9 @@ class HttpAnswer:
 
     def check_range(self, offset: int, size: int | None) -> None:
         content_range = self._content_range()
-        if content_range is None or int(content_range[1]) != offset:
+        if content_range is None or int(content_range["first"]) != offset:
             raise FetchError("RANGE_WRONG", host=self._client.name)
-        if size is not None and content_range[3] not in ("*", str(size)):
+        if size is not None and content_range["size"] not in ("*", str(size)):
             raise FetchError("RANGE_WRONG", host=self._client.name)
 
     def check_length_known(self) -> None:
@@ -234,7 +233,7 @@ class HttpAnswer:
 
 
 def status_error(host: str, status: int, retry_after_header: str) -> FetchError:
-    after = retry_after(retry_after_header)
+    after = seconds_in_retry_after(retry_after_header)
     if status == 429:
         return FetchError("RATE_LIMITED", host=host, after=after)
     if status in (408, 425) or status >= 500:
@@ -246,8 +245,7 @@ def status_error(host: str, status: int, retry_after_header: str) -> FetchError:
     return FetchError("REFUSED", host=host, status=status)
 
 
-def retry_after(header: str) -> float | None:
-    """Return the seconds that a Retry-After header asks for, as a number or a date."""
+def seconds_in_retry_after(header: str) -> float | None:
     text = header.strip()
     if text.isascii() and text.isdigit():
         return float(text[:12])

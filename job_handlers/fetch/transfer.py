@@ -149,7 +149,7 @@ class _Transfer:
             self._bytes_fetched += count
             if part.length > self._longest_length:
                 self._longest_length = part.length
-                self._policy.reset_retries()
+                self._policy.reset_retries_after_new_bytes()
             self._check_size(part.length)
             self._progress.report(part.length)
             self._raise_if_stopped()

@@ -119,8 +119,7 @@ def credentials() -> list[str]:
     return [pattern for source in sources() for pattern in source.CREDENTIALS]
 
 
-def import_sources() -> None:
-    """Import all modules of the sources before children are forked."""
+def import_sources_before_fork() -> None:
     for source in sources():
         package: Any = source
         for module in pkgutil.iter_modules(getattr(package, "__path__", ()), f"{package.__name__}."):

@@ -276,12 +276,12 @@ def test_a_permanent_refusal_fails_the_job(server: Server, post: Post, status: i
 
 
 def test_the_requested_wait_may_be_a_date_and_is_an_hour_at_most() -> None:
-    in_ten_minutes = http_client.retry_after(email.utils.formatdate(time.time() + 600, usegmt=True))
+    in_ten_minutes = http_client.seconds_in_retry_after(email.utils.formatdate(time.time() + 600, usegmt=True))
 
     assert in_ten_minutes is not None
     assert 500 < in_ten_minutes <= 600
-    assert http_client.retry_after("soon") is None
-    after, note = limit_wait(http_client.retry_after("9" * 400))
+    assert http_client.seconds_in_retry_after("soon") is None
+    after, note = limit_wait(http_client.seconds_in_retry_after("9" * 400))
     assert (after, "no more than 1 h" in note) == (3600, True)
 
 

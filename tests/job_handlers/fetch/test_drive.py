@@ -140,7 +140,7 @@ def test_holding_back_delays_all_pacers_of_the_account() -> None:
     clock = FakeClock()
     held_back, other = (Pacer(shared_by="slow", clock=clock.now, sleep=clock.sleep) for _ in range(2))
 
-    held_back.hold_back(7.0)
+    held_back.hold_back_account(7.0)
     other.wait_turn()
 
     assert clock.slept == pytest.approx(7.1)

@@ -1,7 +1,7 @@
-"""The client of the Drive API: entries, listings and changes for `tree`, entries and bytes for `file`.
+"""The client of the Drive API, which `tree` and `file` call. Every failure is a `FetchError`.
 
-Only this module knows Google's libraries. They prepare requests and tokens; `HttpClient` sends all of them, and every
-failure is a `FetchError`. A resource key is a second id, without which Drive does not find files of some links.
+Only this module knows Google's libraries: they prepare requests and tokens, and `HttpClient` sends them. Files of some
+links are found only with a resource key beside the id.
 """
 
 from __future__ import annotations
@@ -71,8 +71,6 @@ _CODE_BY_STATUS = {400: "REQUEST_INVALID", 401: "CREDENTIAL_REFUSED", 404: "NOT_
 
 
 class MediaRequest(Struct, frozen=True):
-    """A request for the bytes of a file, or of its export."""
-
     path: str
     """Below `drive/v3/`."""
     query: Mapping[str, str]
@@ -85,8 +83,6 @@ class _Position(Struct, frozen=True):
 
 
 class Drive:
-    """Serves one attempt, with one credential."""
-
     def __init__(
         self,
         credential: str = "",
@@ -111,7 +107,7 @@ class Drive:
             cache_discovery=False,
             client_options={"api_endpoint": self._root},
         )
-        # Called once, because each call builds a class with all its methods and their documentation.
+        # Cached, because each call builds a class with all its methods and their documentation.
         self._files, self._changes = cache(service.files), cache(service.changes)
         self._about = service.about
 
@@ -132,8 +128,7 @@ class Drive:
     def shared_with_me(self, page_token: str = "") -> Listing:
         return self._list("sharedWithMe = true and trashed = false", page_token, "", {})
 
-    def start_token(self, drive_id: str = "") -> str:
-        """Return the token for `changes` after now."""
+    def token_of_later_changes(self, drive_id: str = "") -> str:
         drive = {"driveId": drive_id} if drive_id else {}
         call = self._changes().getStartPageToken(supportsAllDrives=True, **drive)
         return str(self._execute(call)["startPageToken"])
@@ -208,7 +203,7 @@ class Drive:
         # Google's client would ask for gzip, which `HttpClient` does not unpack.
         kept_headers = {name: value for name, value in (headers or {}).items() if name != "accept-encoding"}
         encoded_body = None if body is None else body.encode()
-        with self._authorized(method, uri, kept_headers, encoded_body) as answer:
+        with self._request_with_token(method, uri, kept_headers, encoded_body) as answer:
             content = answer.read(_METADATA_BYTES_MAX)
         answer_headers = {name.lower(): value for name, value in answer.headers.items()}
         return httplib2.Response({**answer_headers, "status": str(answer.status)}), content
@@ -226,16 +221,15 @@ class Drive:
             # Drive's limits count whole downloads, so later chunks of the same download need no turn.
             self._pacer.wait_turn()
         self._end_of_chunk = None
-        with self._authorized("GET", f"{self._root}{media.path}?{urlencode(media.query)}", headers) as answer:
-            self._check_media(answer, facts, part.length)
+        with self._request_with_token("GET", f"{self._root}{media.path}?{urlencode(media.query)}", headers) as answer:
+            self._raise_unless_bytes_of_file(answer, facts, part.length)
             # The server may ignore the range.
             is_whole_file = answer.status == 200 and facts.size is not None
             for block in answer.blocks(facts.size if is_whole_file else length):
                 yield part.append(block)
             self._end_of_chunk = _Position(media.path, part.length)
 
-    def _check_media(self, answer: HttpAnswer, facts: FileFacts, offset: int) -> None:
-        """Raise `FetchError` unless the answer has bytes of the file from `offset`."""
+    def _raise_unless_bytes_of_file(self, answer: HttpAnswer, facts: FileFacts, offset: int) -> None:
         if answer.status not in (200, 206):
             retry_after_header = answer.headers.get("Retry-After", "")
             raise self._error_of(answer.status, retry_after_header, answer.read(_ERROR_BYTES_MAX))
@@ -246,6 +240,7 @@ class Drive:
         elif offset:
             raise FetchError("RANGE_IGNORED", host=_HOST)
         elif facts.size is None:
+            # An export.
             answer.check_length_known()
         elif answer.length not in (None, facts.size):
             raise FetchError("RANGE_WRONG", host=_HOST)
@@ -253,10 +248,9 @@ class Drive:
     # --- requests -------------------------------------------------------------------------------------
 
     @contextmanager
-    def _authorized(
+    def _request_with_token(
         self, method: str, url: str, headers: dict[str, str], body: bytes | None = None
     ) -> Iterator[HttpAnswer]:
-        """Send the request with a token, and once more with a new token if Google refuses the first."""
         if not self.login.google_credentials.valid:
             self._refresh_token()
         self.login.google_credentials.apply(headers)
@@ -264,6 +258,7 @@ class Drive:
             if answer.status != 401:
                 yield answer
                 return
+            # An answer that is read to its end keeps the connection.
             answer.read(_ERROR_BYTES_MAX)
         # Google may forget a token before it expires.
         self._refresh_token()
@@ -271,18 +266,18 @@ class Drive:
         with self._client.request(method, url, headers, body, redirects=REDIRECTS_MAX) as answer:
             yield answer
 
-    def _request_token(
+    def _send_for_google_auth(
         self, url: str, method: str = "GET", body: bytes | None = None, headers: Mapping[str, str] | None = None,
         **_: object,
     ) -> _TokenAnswer:  # fmt: skip
-        """Send a request of google-auth, which calls this method as its transport."""
+        # google-auth also gives a time limit; `HttpClient` has its own.
         with self._client.request(method, url, headers or {}, body) as answer:
             return _TokenAnswer(answer.status, dict(answer.headers.items()), answer.read(_ERROR_BYTES_MAX))
 
     def _refresh_token(self) -> None:
         try:
             # The usual `before_request` would also look up a region, in another thread.
-            self.login.google_credentials.refresh(self._request_token)
+            self.login.google_credentials.refresh(self._send_for_google_auth)
         except RefreshError as error:
             if error.retryable:
                 raise FetchError("TOKEN_UNREACHABLE", credential=self.credential) from error
@@ -298,7 +293,7 @@ class Drive:
         status_only = status_error(_HOST, status, retry_after_header)
         code = _code_of(status, reasons, body) or status_only.code
         if code == "RATE_LIMITED":
-            self._pacer.hold_back(status_only.after or 1.0)
+            self._pacer.hold_back_account(status_only.after or 1.0)
         return FetchError(
             code,
             after=status_only.requested_seconds,
@@ -320,12 +315,11 @@ class _TokenAnswer(Struct):
 # --- answers ------------------------------------------------------------------------------------------
 
 
-def _entry_of(file: Mapping[str, Any], requested_key: str = "") -> Entry:
-    """Convert a file of an answer. `requested_key` is the resource key with which it was requested."""
+def _entry_of(file: Mapping[str, Any], resource_key_of_request: str = "") -> Entry:
     mime, shortcut, size = file.get("mimeType", ""), file.get("shortcutDetails", {}), file.get("size")
     can_download = file.get("capabilities", {}).get("canDownload", True)
     kind = _kind_of(mime)
-    own_key = file.get("resourceKey") or requested_key
+    own_key = file.get("resourceKey") or resource_key_of_request
     return Entry(
         id=file["id"],
         name=file.get("name", ""),
@@ -354,7 +348,7 @@ def _kind_of(mime: str) -> EntryKind:
 
 
 def _code_of(status: int, reasons: Sequence[str], body: bytes) -> str:
-    """Return the code of the error, or '' if `status_error` knows it."""
+    """Return '' if only `status_error` knows the code."""
     for reason in reasons:
         if reason in CODE_BY_REASON:
             return CODE_BY_REASON[reason]
@@ -391,11 +385,10 @@ _Signer: Any = RSASigner
 
 class Login(Struct, frozen=True):
     google_credentials: Any
-    """Google's object that fetches and keeps the token."""
     kind: str
     """Such as "service account as ann@example.com"."""
     account: str
-    """Its e-mail address, or a description if the credential does not have it."""
+    """Its e-mail address, or a description."""
 
 
 def _login_of(credential: str) -> Login:

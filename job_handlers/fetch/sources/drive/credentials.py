@@ -51,7 +51,6 @@ def read_credential(name: str) -> Mapping[str, Any]:
 
 
 def files_to_read(name: str) -> list[Path]:
-    """Return files, beside credentials, that the sandbox must allow."""
     file = os.environ.get(ADC_FILE, "")
     return [Path(file)] if name == APPLICATION_DEFAULT and file.startswith("/") else []
 

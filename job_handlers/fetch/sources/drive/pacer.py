@@ -30,7 +30,7 @@ class Pacer:
         clock: Callable[[], int] = time.monotonic_ns,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """`shared_by` names the account whose calls are counted together. Empty counts only this process's."""
+        """`shared_by` names the account; empty if only this process's calls count."""
         self._nanoseconds_per_call = int(_NANOSECONDS / per_second)
         self._burst_nanoseconds = int(burst * _NANOSECONDS / per_second)
         self._raise_if_stopped, self._clock, self._sleep = raise_if_stopped, clock, sleep
@@ -51,8 +51,7 @@ class Pacer:
             self._sleep(min((turn - now) / _NANOSECONDS, _POLL_SECONDS))
             now = self._clock()
 
-    def hold_back(self, seconds: float) -> None:
-        """Delay all calls of the account, because Drive has asked for fewer."""
+    def hold_back_account(self, seconds: float) -> None:
         if not self._is_shared:
             return
         until = self._clock() + int(min(seconds, _HOLD_BACK_SECONDS_MAX) * _NANOSECONDS)

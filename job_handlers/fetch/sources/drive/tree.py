@@ -66,19 +66,22 @@ class DriveTree:
 
     def change_token(self, corpus: str) -> str:
         # Changes of shared items name no parent folder that the account sees, so `shared-with-me` is always walked.
-        return "" if self._is_shared_with_me else self._call(lambda: self._drive.start_token(corpus))
+        return (
+            ""
+            if self._is_shared_with_me
+            else self._call_with_retries(lambda: self._drive.token_of_later_changes(corpus))
+        )
 
     def changes(self, corpus: str, token: str) -> TreeChanges:
-        return self._call(lambda: self._drive.changes(token, drive_id=corpus), token)
+        return self._call_with_retries(lambda: self._drive.changes(token, drive_id=corpus), token)
 
     def _call_for_item(self, call: Callable[[], T], expiring_token: str = "") -> T:
         try:
-            return self._call(call, expiring_token)
+            return self._call_with_retries(call, expiring_token)
         except Permanent as error:
             raise ItemError(error.detail, error.remedy) from error
 
-    def _call(self, call: Callable[[], T], expiring_token: str = "") -> T:
-        """Call, and retry as `RetryPolicy` says. `expiring_token` is the page or change token that the call sends."""
+    def _call_with_retries(self, call: Callable[[], T], expiring_token: str = "") -> T:
         policy = RetryPolicy(self._timeouts)
         while True:
             try:
