@@ -59,7 +59,7 @@ _MODULES = {
 
 
 class UnreadableDocument(PagemillError):
-    """The file cannot be read; `remedy` says what the user can do."""
+    pass
 
 
 class DocumentLocked(UnreadableDocument):
@@ -88,14 +88,13 @@ class CellSpan(Struct):
 class TableRow(str):
     """A row of a table: cells separated by tabs."""
 
-    __slots__ = ("begins", "spans")
-    begins: bool
-    """First row of a table, which may directly follow another table."""
+    __slots__ = ("begins_table", "spans")
+    begins_table: bool
     spans: Sequence[CellSpan]
 
-    def __new__(cls, cells: Iterable[str], *, begins: bool, spans: Sequence[CellSpan] = ()) -> TableRow:
+    def __new__(cls, cells: Iterable[str], *, begins_table: bool, spans: Sequence[CellSpan] = ()) -> TableRow:
         row = super().__new__(cls, _searchable_text("\t".join(" ".join(cell.split()) for cell in cells).rstrip()))
-        row.begins, row.spans = begins, spans
+        row.begins_table, row.spans = begins_table, spans
         return row
 
 
@@ -124,7 +123,10 @@ class StyledText(str):
         if text == self:
             return self
         begin = max(self.find(text), 0)
-        links, notes = _move_marks(self.links, -begin, len(text)), _move_marks(self.notes, -begin, len(text))
+        links, notes = (
+            _move_marks_within(self.links, -begin, len(text)),
+            _move_marks_within(self.notes, -begin, len(text)),
+        )
         return StyledText(text, self.role, self.level, links, notes)
 
 
@@ -145,8 +147,7 @@ class LineMark(str):
 M = TypeVar("M", TextLink, NoteMark)
 
 
-def _move_marks(marks: Iterable[M], by: int, length: int) -> list[M]:
-    """Move marks, and drop those that are then outside of the first `length` characters."""
+def _move_marks_within(marks: Iterable[M], by: int, length: int) -> list[M]:
     moved = [replace(mark, begin=mark.begin + by, end=mark.end + by) for mark in marks]
     return [mark for mark in moved if mark.begin >= 0 and mark.end <= length]
 
@@ -154,7 +155,7 @@ def _move_marks(marks: Iterable[M], by: int, length: int) -> list[M]:
 def styled_text(
     parts: Iterable[str], role: Role = Role.PARAGRAPH, level: int = 0, *, keeps_indent: bool = False
 ) -> StyledText:
-    """Join the parts of a paragraph, and remove the space around it. Among the parts may be `LineMark`s."""
+    """Join and strip the parts of a paragraph, which may include `LineMark`s."""
     texts: list[str] = []
     links: list[TextLink] = []
     notes: list[NoteMark] = []
@@ -183,20 +184,20 @@ def styled_text(
     for at, note in enumerate(notes):
         begin = min(max(note.begin, text_begin), text_end)
         notes[at] = replace(note, begin=begin, end=begin)
-    links = _move_marks(trimmed_links, -text_begin, len(text))
-    return StyledText(text, role, level, links, _move_marks(notes, -text_begin, len(text)))
+    links = _move_marks_within(trimmed_links, -text_begin, len(text))
+    return StyledText(text, role, level, links, _move_marks_within(notes, -text_begin, len(text)))
 
 
 Piece = str | PictureReference
 
 
 def identity_of(piece: Piece) -> object:
-    """Return what makes two pieces equal: all that a page shows of them, except the pixels of a picture."""
+    """Return all that a page shows of a piece, except the pixels of a picture."""
     if isinstance(piece, PictureReference):
         return piece.alt
     if isinstance(piece, StyledText):
         return str(piece), piece.role, piece.level, piece.links, piece.notes
-    return (str(piece), piece.begins, piece.spans) if isinstance(piece, TableRow) else piece
+    return (str(piece), piece.begins_table, piece.spans) if isinstance(piece, TableRow) else piece
 
 
 FlowPage = tuple[Piece, ...]
@@ -206,7 +207,7 @@ class FlowDocument(Protocol):
     """An open file. All methods may raise `UnreadableDocument`."""
 
     notes: list[str]
-    """Notes for the user. Complete once all pieces have been yielded."""
+    """Notes for the user, complete once all pieces have been yielded."""
 
     def pieces(self) -> Iterator[Piece]: ...
 
@@ -286,8 +287,8 @@ def layout_of(
     for line in lines:
         end = begin + len(line)
         if isinstance(line, StyledText):
-            links += _move_marks(line.links, begin, end)
-            notes += _move_marks(line.notes, begin, end)
+            links += _move_marks_within(line.links, begin, end)
+            notes += _move_marks_within(line.notes, begin, end)
         begin = end + 1
     return FlowLayout(tables, list(readers), list(written_in), _blocks_in(lines_and_pictures, tables), links, notes)
 
@@ -321,13 +322,12 @@ def _blocks_in(lines: Sequence[str | ShownPicture], tables: Sequence[TextTable])
 
 
 def tables_in(lines: Iterable[str]) -> list[TextTable]:
-    """Return the tables: consecutive rows, at least two of them with several columns."""
     rows_of_tables: list[list[_PlacedRow]] = []
     begin = 0
     follows_row = False
     for line in lines:
         if isinstance(line, TableRow):
-            if line.begins or not follows_row:
+            if line.begins_table or not follows_row:
                 rows_of_tables.append([])
             rows_of_tables[-1].append(_PlacedRow(begin, line))
         follows_row = isinstance(line, TableRow)

@@ -61,7 +61,9 @@ class EpubBook:
         package = self._parse_xml(package_file)
         item_by_id = {item.get("id"): item for item in package.iterfind("./{*}manifest/{*}item")}
         ids = [reference.get("idref") for reference in package.iterfind("./{*}spine/{*}itemref")]
-        items = [_with_fallback(item_by_id[item_id], item_by_id) for item_id in ids if item_id in item_by_id]
+        items = [
+            _item_or_readable_fallback(item_by_id[item_id], item_by_id) for item_id in ids if item_id in item_by_id
+        ]
         hrefs = [item.get("href", "") for item in items]
         # A chapter that is listed twice is read once.
         listed = dict.fromkeys(_resolve_path(package_file, href) for href in hrefs if href)
@@ -99,10 +101,9 @@ def _resolve_path(file: str, href: str) -> str:
     return posixpath.normpath(posixpath.join("/", posixpath.dirname(file), unquote(href.partition("#")[0])))[1:]
 
 
-def _with_fallback(
+def _item_or_readable_fallback(
     item: ElementTree.Element, item_by_id: Mapping[str | None, ElementTree.Element]
 ) -> ElementTree.Element:
-    """Return the item, or its first fallback of a kind that is read."""
     for _ in range(_FALLBACKS_MAX):
         if not item.get("href", "").lower().endswith(_UNREAD_SUFFIXES) or item.get("fallback") not in item_by_id:
             break

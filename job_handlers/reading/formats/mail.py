@@ -74,7 +74,7 @@ class MailDocument:
             self.notes.append(f"longer than {_HEADER_CHARACTERS_MAX >> 10} KiB and cut: {names}")
 
     def pieces(self) -> Iterator[Piece]:
-        if any(part.get_content_type() in _LOCKED for part in (self._message, *self._walk())):
+        if any(part.get_content_type() in _LOCKED for part in (self._message, *self._leaf_parts())):
             self.notes.append("its text is encrypted, or within a signature: it is left out")
         for name in _HEADERS:
             if value := self._header(name):
@@ -83,7 +83,7 @@ class MailDocument:
         pieces = list(self._texts(self._message, 0))
         yield from pieces
         shown_keys = {piece.key for piece in pieces if isinstance(piece, PictureReference)}
-        for part in self._walk():
+        for part in self._leaf_parts():
             key = _content_id(part)
             if _is_inline_picture(part) and key not in shown_keys:
                 yield PictureReference(key)
@@ -97,7 +97,7 @@ class MailDocument:
         return _bytes_of(part) if part is not None else b""
 
     def attachments(self) -> Iterator[tuple[str, EmailMessage]]:
-        for number, part in enumerate(self._walk(), 1):
+        for number, part in enumerate(self._leaf_parts(), 1):
             if not (_is_inline_picture(part) or _is_text(part)):
                 yield _name_of(part) or f"attachment {number}{_suffix_of(part)}", part
 
@@ -145,10 +145,10 @@ class MailDocument:
 
     @cached_property
     def _inline_pictures(self) -> dict[str, EmailMessage]:
-        return {_content_id(part): part for part in reversed(list(self._walk())) if _is_inline_picture(part)}
+        return {_content_id(part): part for part in reversed(list(self._leaf_parts())) if _is_inline_picture(part)}
 
-    def _walk(self) -> Iterator[EmailMessage]:
-        """Yield the parts, in their order, that contain no other parts; not the mail itself if it is a text."""
+    def _leaf_parts(self) -> Iterator[EmailMessage]:
+        """Yield the parts in their order, except the mail itself if it is a text."""
         pending_parts = [self._message]
         while pending_parts:
             part = pending_parts.pop()

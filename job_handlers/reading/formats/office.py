@@ -63,12 +63,12 @@ class _ElementNames(Struct, frozen=True, kw_only=True):
     """Elements whose text is not read, some with their namespace."""
     texts: Sequence[str] = ()
     """If given, only these elements contain text."""
-    pages: Sequence[str] = ()
-    """Elements that begin a page."""
+    page_beginnings: Sequence[str] = ()
 
 
 _WORD = _ElementNames(
-    paragraphs=("p",), cells=("tc",), rows=("tr",), tables=("tbl",), texts=("t",), pages=("lastRenderedPageBreak",),
+    paragraphs=("p",), cells=("tc",), rows=("tr",), tables=("tbl",), texts=("t",),
+    page_beginnings=("lastRenderedPageBreak",),
     # Deleted text, and earlier states of changed elements.
     silent=("del", "moveFrom", "Fallback", "delText", "tcPrChange", "trPrChange", "tblPrExChange"),
 )  # fmt: skip
@@ -82,7 +82,7 @@ _CHART = _ElementNames(
 )  # fmt: skip
 _OPEN_TEXT = _ElementNames(
     paragraphs=("p", "h", "math"), cells=("table-cell", "covered-table-cell"), rows=("table-row",), tables=("table",),
-    pages=("soft-page-break",),
+    page_beginnings=("soft-page-break",),
     silent=(
         "tracked-changes", "note-citation", "binary-data", "annotation-xml",
         "http://www.w3.org/1998/Math/MathML annotation",
@@ -90,7 +90,7 @@ _OPEN_TEXT = _ElementNames(
         "http://purl.org/dc/elements/1.1/ creator", "http://purl.org/dc/elements/1.1/ date", *_ALTERNATIVES,
     ),
 )  # fmt: skip
-_OPEN_SLIDE = replace(_OPEN_TEXT, pages=("page",))
+_OPEN_SLIDE = replace(_OPEN_TEXT, page_beginnings=("page",))
 _SYMBOLS = {
     **dict(zip("ABCDEFGHIJKLMNOPQRSTUVWXYZ", "ΑΒΧΔΕΦΓΗΙϑΚΛΜΝΟΠΘΡΣΤΥςΩΞΨΖ", strict=True)),
     **dict(zip("abcdefghijklmnopqrstuvwxyz", "αβχδεφγηιϕκλμνοπθρστυϖωξψζ", strict=True)),
@@ -115,12 +115,11 @@ _WORD_PARTS = {
     "header": _Style(Role.HEAD), "footer": _Style(Role.FOOT), "footnotes": _Style(Role.FOOTNOTE),
     "endnotes": _Style(Role.FOOTNOTE), "comments": _PLAIN,
 }  # fmt: skip
-_PLACEHOLDERS = {
+_STYLE_BY_SLIDE_PLACEHOLDER = {
     "title": _Style(Role.HEADING, 1), "ctrTitle": _Style(Role.HEADING, 1), "body": _Style(Role.ITEM, 1),
     "obj": _Style(Role.ITEM, 1), "outline": _Style(Role.ITEM, 1), "sldNum": _Style(Role.NUMBER),
     "ftr": _Style(Role.FOOT), "hdr": _Style(Role.HEAD),
 }  # fmt: skip
-"""Placeholders on slides, of PowerPoint and OpenDocument."""
 
 
 class _Part(Struct, frozen=True):
@@ -133,7 +132,7 @@ class _Part(Struct, frozen=True):
 
 
 class _PartReference(NamedTuple):
-    """A place where a document shows another part of its archive, such as a chart."""
+    """A reference to another part of the archive, such as a chart."""
 
     path: str
 
@@ -146,8 +145,7 @@ class OfficeDocument:
         self._is_inside_another = not isinstance(file, Path)
         self.notes: list[str] = []
         self._unread_pictures: dict[str, None] = {}
-        self._footnote_numbers: dict[str, str] = {}
-        """Kind and id of a footnote → its number."""
+        self._note_number_by_kind_and_id: dict[str, str] = {}
 
     def pieces(self) -> Iterator[Piece]:
         if self._is_open_document:
@@ -194,13 +192,12 @@ class OfficeDocument:
     def _word_pieces(self) -> Iterator[Piece]:
         # Word for the web calls the main part document2.xml.
         main_part = min(filter(_WORD_DOCUMENT.fullmatch, self._names), default="word/document.xml")
-        yield from self._pieces_of_part(self._part_with_relations(main_part, _WORD, self._word_styles()))
+        yield from self._pieces_of_part(self._part_with_relations(main_part, _WORD, self._word_style_by_id()))
         for kind, style in _WORD_PARTS.items():
             for path in self._numbered_files(f"word/{kind}"):
                 yield from self._pieces_of_part(self._part_with_relations(path, _WORD, {"": style}))
 
-    def _word_styles(self) -> dict[str, _Style]:
-        """Return style id → role and level."""
+    def _word_style_by_id(self) -> dict[str, _Style]:
         styles_part = "word/styles.xml"
         styles: dict[str, _Style] = {}
         style_id = ""
@@ -291,7 +288,7 @@ class OfficeDocument:
     def _parse_part(self, part: _Part) -> list[Piece | _PartReference]:
         if part.path not in self._names:
             raise UnreadableDocument(f"there is no {part.path} in it")
-        parser = _PartParser(part, self._footnote_numbers)
+        parser = _PartParser(part, self._note_number_by_kind_and_id)
         _parse(self._archive, part.path, parser.begin, parser.end, parser.add_text)
         self._unread_pictures |= dict.fromkeys(parser.unread_pictures)
         return parser.pieces
@@ -361,8 +358,7 @@ class _OpenParagraph:
 
 @dataclass(slots=True)
 class _OpenRow:
-    paragraph_depth: int
-    """Number of paragraphs that are open around it."""
+    open_paragraphs_around: int
     repeats: int
     cells: list[list[str]] = field(default_factory=list)
     spans: list[CellSpan] = field(default_factory=list)
@@ -383,23 +379,27 @@ class _OpenRow:
         self.cell_columns = self.cell_repeats = 1
 
 
+class _StatedSpan(NamedTuple):
+    span: CellSpan
+    stated_last_row: int
+
+
 @dataclass(slots=True)
 class _OpenTable:
     height: int = 0
-    spans: list[tuple[CellSpan, int]] = field(default_factory=list)
-    """Cells over several rows or columns, each with the number of the last row that it says to cover."""
+    spans: list[_StatedSpan] = field(default_factory=list)
 
     def end_row(self, row: _OpenRow, *, is_empty: bool) -> None:
         self.height += 1
         # Rows without text are left out, so no cell covers them.
-        for span, last_row in self.spans:
-            if is_empty and self.height <= last_row:
+        for span, stated_last_row in self.spans:
+            if is_empty and self.height <= stated_last_row:
                 span.rows -= 1
         span_by_column = {span.column: span for span, _ in self.spans}
         for column in row.continued_columns:
             if column in span_by_column and not is_empty:
                 span_by_column[column].rows += 1
-        self.spans += [(span, self.height + span.rows - 1) for span in row.spans]
+        self.spans += [_StatedSpan(span, self.height + span.rows - 1) for span in row.spans]
 
 
 class _OpenTables:
@@ -421,8 +421,8 @@ class _OpenTables:
         if self._tables:
             self._tables.pop()
 
-    def begin_row(self, attributes: Mapping[str, str], paragraph_depth: int) -> None:
-        self._rows.append(_OpenRow(paragraph_depth, _number(attributes, "number-rows-repeated")))
+    def begin_row(self, attributes: Mapping[str, str], open_paragraphs_around: int) -> None:
+        self._rows.append(_OpenRow(open_paragraphs_around, _bounded_number(attributes, "number-rows-repeated")))
 
     def end_row(self) -> list[TableRow]:
         if not self._rows:
@@ -431,7 +431,7 @@ class _OpenTables:
         cells = [" ".join(cell) for cell in row.cells]
         ended: list[TableRow] = []
         for _ in range(_bounded_repeats(row.repeats, cells)):
-            table_row = TableRow(cells, begins=self._is_new_table, spans=row.spans)
+            table_row = TableRow(cells, begins_table=self._is_new_table, spans=row.spans)
             if self._tables:
                 self._tables[-1].end_row(row, is_empty=not table_row)
             self._is_new_table = self._is_new_table and (bool(self._rows) or not table_row)
@@ -442,9 +442,11 @@ class _OpenTables:
         if row := self.row:
             row.cells.append([])
             # The names in OpenDocument, then those in PowerPoint.
-            row.cell_repeats = _number(attributes, "number-columns-repeated")
-            rows = max(_number(attributes, "number-rows-spanned"), _number(attributes, "rowSpan"))
-            columns = max(_number(attributes, "number-columns-spanned"), _number(attributes, "gridSpan"))
+            row.cell_repeats = _bounded_number(attributes, "number-columns-repeated")
+            rows = max(_bounded_number(attributes, "number-rows-spanned"), _bounded_number(attributes, "rowSpan"))
+            columns = max(
+                _bounded_number(attributes, "number-columns-spanned"), _bounded_number(attributes, "gridSpan")
+            )
             row.add_span(rows, columns)
 
     def end_cell(self) -> None:
@@ -453,12 +455,12 @@ class _OpenTables:
 
     def set_cell_columns(self, attributes: Mapping[str, str]) -> None:
         if row := self.row:
-            row.cell_columns = _number(attributes, "val")
+            row.cell_columns = _bounded_number(attributes, "val")
             row.add_span(1, row.cell_columns)
 
     def skip_columns(self, attributes: Mapping[str, str]) -> None:
         if row := self.row:
-            row.cells += [[]] * _number(attributes, "val")
+            row.cells += [[]] * _bounded_number(attributes, "val")
 
     def merge_cell(self, attributes: Mapping[str, str]) -> None:
         # Word says of each cell, after its columns, whether it continues the cell above it.
@@ -479,9 +481,9 @@ class _PartParser:
     A note or text box inside a paragraph follows that paragraph, so that no sentence is cut.
     """
 
-    def __init__(self, part: _Part, note_numbers: dict[str, str]) -> None:
-        # `note_numbers` has the number of a footnote by its kind and id. The parser adds those of its part.
-        self._part, self._names, self._note_numbers = part, part.names, note_numbers
+    def __init__(self, part: _Part, note_number_by_kind_and_id: dict[str, str]) -> None:
+        # The parser adds the footnotes of its part to `note_number_by_kind_and_id`.
+        self._part, self._names, self._note_number_by_kind_and_id = part, part.names, note_number_by_kind_and_id
         self.pieces: list[Piece | _PartReference] = []
         self.unread_pictures: list[str] = []
         self._tables = _OpenTables()
@@ -489,11 +491,10 @@ class _PartParser:
         self._after_paragraph: list[str] = []
         self._shape_style = _PLAIN
         self._list_depth = 0
-        self._next_note = ""
-        """Number of the footnote that begins with the next paragraph."""
+        self._note_of_next_paragraph = ""
         self._open_notes = 0
-        self._field_instructions: list[str] = []
-        """Instructions of the open fields of Word, such as `HYPERLINK "https://…"`."""
+        self._open_field_instructions: list[str] = []
+        """Such as `HYPERLINK "https://…"`."""
         self._is_in_instruction = False
         self._has_run_link = False
         self._alternative = ""
@@ -527,15 +528,15 @@ class _PartParser:
             **dict.fromkeys(("blip", "imagedata"), self._add_picture),
             "image": self._add_picture_of_frame,
             **dict.fromkeys(("chart", "relIds", "altChunk", "object"), self._add_part_reference),
-            **dict.fromkeys(names.pages, lambda _: self._begin_page()),
+            **dict.fromkeys(names.page_beginnings, lambda _: self._begin_page()),
             **dict.fromkeys(names.cells, tables.begin_cell),
             **dict.fromkeys(names.tables, tables.begin_table),
             **dict.fromkeys(names.rows, lambda attributes: tables.begin_row(attributes, len(self._paragraphs))),
             **dict.fromkeys(names.paragraphs, self._begin_paragraph),
             "list": self._begin_list,
             "pStyle": self._set_style,
-            "outlineLvl": lambda attributes: self._set_role(Role.HEADING, _number(attributes, "val", 8) + 1),
-            "ilvl": lambda attributes: self._set_role(Role.ITEM, _number(attributes, "val", 8) + 1),
+            "outlineLvl": lambda attributes: self._set_role(Role.HEADING, _bounded_number(attributes, "val", 8) + 1),
+            "ilvl": lambda attributes: self._set_role(Role.ITEM, _bounded_number(attributes, "val", 8) + 1),
             "sp": lambda _: self._set_placeholder(""),
             "ph": lambda attributes: self._set_placeholder(attributes.get("type", "body")),
             "pPr": self._set_slide_level,
@@ -587,7 +588,7 @@ class _PartParser:
         if self._alternative_parts is not None:
             self._alternative_parts.append(text)
         elif self._is_in_instruction:
-            self._field_instructions[-1] += text
+            self._open_field_instructions[-1] += text
         elif not self._silent_depth and (self._text_depth or not self._names.texts):
             # OpenDocument has an element for consecutive spaces.
             self._add_to_paragraph(text if self._names.texts else _SPACES.sub(" ", text))
@@ -595,8 +596,8 @@ class _PartParser:
     # ── Paragraphs ──
 
     def _begin_paragraph(self, attributes: dict[str, str]) -> None:
-        parts: list[str] = [LineMark(note=self._next_note)] if self._next_note else []
-        self._next_note = ""
+        parts: list[str] = [LineMark(note=self._note_of_next_paragraph)] if self._note_of_next_paragraph else []
+        self._note_of_next_paragraph = ""
         self._paragraphs.append(_OpenParagraph(parts, self._style_of_paragraph(attributes)))
 
     def _end_paragraph(self) -> None:
@@ -609,7 +610,7 @@ class _PartParser:
 
     def _style_of_paragraph(self, attributes: dict[str, str]) -> _Style:
         if "outline-level" in attributes:
-            return _Style(Role.HEADING, min(_number(attributes, "outline-level"), 6))
+            return _Style(Role.HEADING, min(_bounded_number(attributes, "outline-level"), 6))
         if self._open_notes:
             return _Style(Role.FOOTNOTE)
         if self._list_depth:
@@ -623,7 +624,7 @@ class _PartParser:
     def _add_text_piece(self, text: str) -> None:
         """Add a paragraph or row to the cell that it is in, behind the open paragraph, or to the pieces."""
         row = self._tables.row
-        if row is not None and row.cells and row.paragraph_depth == len(self._paragraphs):
+        if row is not None and row.cells and row.open_paragraphs_around == len(self._paragraphs):
             row.cells[-1] += filter(None, _on_one_line([text, *self._after_paragraph]))
             self._after_paragraph.clear()
         elif self._paragraphs:
@@ -642,10 +643,10 @@ class _PartParser:
 
     def _set_slide_level(self, attributes: dict[str, str]) -> None:
         if self._paragraphs and self._paragraphs[-1].style.role is Role.ITEM and "lvl" in attributes:
-            self._paragraphs[-1].style = _Style(Role.ITEM, _number(attributes, "lvl", 8) + 1)
+            self._paragraphs[-1].style = _Style(Role.ITEM, _bounded_number(attributes, "lvl", 8) + 1)
 
     def _set_placeholder(self, placeholder: str) -> None:
-        self._shape_style = _PLACEHOLDERS.get(placeholder, _PLAIN)
+        self._shape_style = _STYLE_BY_SLIDE_PLACEHOLDER.get(placeholder, _PLAIN)
 
     def _begin_list(self, _: dict[str, str]) -> None:
         self._list_depth += 1
@@ -689,30 +690,30 @@ class _PartParser:
         # A field of Word has these parts: begin, an instruction, separate, a text, end.
         kind = attributes.get("fldCharType")
         if kind == "begin":
-            self._field_instructions.append("")
-        elif self._field_instructions and (address := _address_in(self._field_instructions[-1])):
+            self._open_field_instructions.append("")
+        elif self._open_field_instructions and (address := _address_in(self._open_field_instructions[-1])):
             self._begin_link(address if kind == "separate" else "")
-        if kind == "end" and self._field_instructions:
-            self._field_instructions.pop()
+        if kind == "end" and self._open_field_instructions:
+            self._open_field_instructions.pop()
 
     def _begin_instruction(self, _: dict[str, str]) -> None:
-        self._is_in_instruction = bool(self._field_instructions)
+        self._is_in_instruction = bool(self._open_field_instructions)
 
     def _end_instruction(self) -> None:
         self._is_in_instruction = False
 
     def _refer_to_note(self, kind: str, attributes: Mapping[str, str]) -> None:
         # Footnotes are numbered as the text refers to them.
-        next_number = str(len(self._note_numbers) + 1)
-        number = self._note_numbers.setdefault(f"{kind} {attributes.get('id', '')}", next_number)
+        next_number = str(len(self._note_number_by_kind_and_id) + 1)
+        number = self._note_number_by_kind_and_id.setdefault(f"{kind} {attributes.get('id', '')}", next_number)
         self._add_to_paragraph(LineMark(note=number))
 
     def _begin_note(self, kind: str, attributes: Mapping[str, str]) -> None:
-        self._next_note = self._note_numbers.get(f"{kind} {attributes.get('id', '')}", "")
+        self._note_of_next_paragraph = self._note_number_by_kind_and_id.get(f"{kind} {attributes.get('id', '')}", "")
 
     def _begin_inline_note(self, _: dict[str, str]) -> None:
         # OpenDocument has the note where the text refers to it.
-        note_id = {"id": str(len(self._note_numbers))}
+        note_id = {"id": str(len(self._note_number_by_kind_and_id))}
         self._refer_to_note("note", note_id)
         self._open_notes += 1
         self._begin_note("note", note_id)
@@ -774,8 +775,8 @@ def _on_one_line(texts: Sequence[str]) -> Iterator[str]:
     return (text.replace("\n", " ").replace("\t", " ").strip() for text in texts)
 
 
-def _number(attributes: Mapping[str, str], name: str, most: int = _REPEATS_MAX) -> int:
-    """Return the value of an attribute, but `most` at most; 1 without a number."""
+def _bounded_number(attributes: Mapping[str, str], name: str, most: int = _REPEATS_MAX) -> int:
+    """Return 1 if the attribute is not a number."""
     number = attributes.get(name, "1")[:_DIGITS_MAX]
     return min(int(number), most) if number.isdecimal() else 1
 
@@ -787,7 +788,7 @@ def _element_text(name: str, attributes: Mapping[str, str]) -> str:
         # Tab stops use an element of the same name.
         return "" if "val" in attributes else "\t"
     if name == "s":
-        return " " * _number(attributes, "c", _SPACES_MAX)
+        return " " * _bounded_number(attributes, "c", _SPACES_MAX)
     if name == "noBreakHyphen":
         return "-"
     return _symbol(attributes) if name == "sym" and "char" in attributes else ""

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Set
 from html.parser import HTMLParser
 from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
 from job_handlers.encodings import WIDE, detect_encoding
 from job_handlers.file_kinds import HEAD_BYTES, FileKind
@@ -67,27 +68,31 @@ PictureKeyOf = Callable[[str], str | None]
 """Returns the key of the picture with this address; None if the file does not contain it."""
 
 
+class _OpenRole(NamedTuple):
+    """An open element that gives its text a role."""
+
+    tag: str
+    role: Role
+    level: int
+
+
 class PageParser(HTMLParser):
     def __init__(self, picture_key_of: PictureKeyOf, never_shown: Set[str]) -> None:
         super().__init__(convert_charrefs=True)
         self._picture_key_of, self._never_shown = picture_key_of, never_shown
-        self._hidden_tags: list[str] = []
-        """Open elements that are never shown."""
+        self._open_hidden_tags: list[str] = []
         self._preformatted_depth = 0
         self._line: list[str] = []
         self._ends_with_space = False
         self._picture_text_end = 0
         """Length of `_line` after the alternative text of a picture with which it begins."""
         self._pieces: list[Piece] = []
-        self._cells: list[list[Piece]] = []
-        """Cells of the open row."""
+        self._cells_of_open_row: list[list[Piece]] = []
         self._spans: list[CellSpan] = []
         self._pieces_in_row = 0
         self._is_row_open = False
-        self._roles: list[tuple[str, Role, int]] = []
-        """Open elements that give their text a role: tag, role, level."""
-        self._column = 0
-        """Column of the open cell."""
+        self._open_roles: list[_OpenRole] = []
+        self._column_of_open_cell = 0
         self._rows_left: dict[int, int] = {}
         """Column → rows that a cell still covers, the open row included."""
         self._begins_table = self._has_heading_cells = False
@@ -104,9 +109,9 @@ class PageParser(HTMLParser):
         self._end_row()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if self._hidden_tags or tag in self._never_shown:
-            if tag in self._never_shown and tag not in self._hidden_tags:
-                self._hidden_tags.append(tag)
+        if self._open_hidden_tags or tag in self._never_shown:
+            if tag in self._never_shown and tag not in self._open_hidden_tags:
+                self._open_hidden_tags.append(tag)
             return
         if tag in _BLOCKS or tag in _CELLS:
             self._end_line()
@@ -129,12 +134,12 @@ class PageParser(HTMLParser):
             self.handle_starttag(tag, attrs)
 
     def handle_endtag(self, tag: str) -> None:
-        if tag in self._hidden_tags:
+        if tag in self._open_hidden_tags:
             # Elements left open inside it end with it.
-            del self._hidden_tags[self._hidden_tags.index(tag) :]
-        elif not self._hidden_tags and tag == "a":
+            del self._open_hidden_tags[self._open_hidden_tags.index(tag) :]
+        elif not self._open_hidden_tags and tag == "a":
             self._line.append(LineMark())
-        elif not self._hidden_tags and tag in _BLOCKS:
+        elif not self._open_hidden_tags and tag in _BLOCKS:
             self._end_line()
             self._close_role(tag)
             if tag == "pre":
@@ -142,7 +147,7 @@ class PageParser(HTMLParser):
             self._end_rows_at(tag)
 
     def handle_data(self, data: str) -> None:
-        if self._hidden_tags:
+        if self._open_hidden_tags:
             return
         if not self._preformatted_depth:
             self._add_words(data)
@@ -170,25 +175,25 @@ class PageParser(HTMLParser):
 
     def _open_role(self, tag: str) -> None:
         if tag in _LISTS:
-            self._roles.append((tag, Role.PARAGRAPH, 0))
+            self._open_roles.append(_OpenRole(tag, Role.PARAGRAPH, 0))
         elif tag in _ROLES:
             # Headings and items are often left open.
-            if self._roles and self._roles[-1][0] == tag:
-                self._roles.pop()
+            if self._open_roles and self._open_roles[-1].tag == tag:
+                self._open_roles.pop()
             role, level = _ROLES[tag]
-            depth = sum(open_tag in _LISTS for open_tag, _, _ in self._roles)
-            self._roles.append((tag, role, max(depth, 1) if role is Role.ITEM else level))
-        del self._roles[_OPEN_ROLES_MAX:]
+            depth = sum(open_role.tag in _LISTS for open_role in self._open_roles)
+            self._open_roles.append(_OpenRole(tag, role, max(depth, 1) if role is Role.ITEM else level))
+        del self._open_roles[_OPEN_ROLES_MAX:]
 
     def _close_role(self, tag: str) -> None:
         # Roles of elements left open inside it end with it.
-        for at, (open_tag, _, _) in reversed(list(enumerate(self._roles))):
-            if open_tag == tag:
-                del self._roles[at:]
+        for at, open_role in reversed(list(enumerate(self._open_roles))):
+            if open_role.tag == tag:
+                del self._open_roles[at:]
                 break
 
     def _end_line(self) -> None:
-        _, role, level = self._roles[-1] if self._roles else ("", Role.PARAGRAPH, 0)
+        _, role, level = self._open_roles[-1] if self._open_roles else ("", Role.PARAGRAPH, 0)
         if self._picture_text_end and not "".join(self._line[self._picture_text_end :]).strip():
             role, level = Role.PICTURE, 0
         text = styled_text(self._line, role, level, keeps_indent=self._preformatted_depth > 0)
@@ -198,10 +203,10 @@ class PageParser(HTMLParser):
             self._add(text)
 
     def _add(self, piece: Piece) -> None:
-        if not self._cells:
+        if not self._cells_of_open_row:
             self._pieces.append(piece)
             return
-        self._cells[self._column].append(piece)
+        self._cells_of_open_row[self._column_of_open_cell].append(piece)
         self._pieces_in_row += 1
         if self._pieces_in_row > _ROW_PIECES_MAX:
             self._end_row()
@@ -216,39 +221,39 @@ class PageParser(HTMLParser):
             self._begins_table, self._has_heading_cells = True, False
 
     def _begin_cell(self, attributes: dict[str, str | None]) -> None:
-        if len(self._cells) >= _ROW_PIECES_MAX:
+        if len(self._cells_of_open_row) >= _ROW_PIECES_MAX:
             self._end_row()
         self._is_row_open = True
         self._fill_spanned_columns()
-        self._column = len(self._cells)
+        self._column_of_open_cell = len(self._cells_of_open_row)
         columns, rows = _span(attributes.get("colspan")), _span(attributes.get("rowspan"))
         if (attributes.get("rowspan") or "").strip() == "0":
             # rowspan="0" reaches to the end of the row group.
             rows = _UNLIMITED_ROWS
-        self._cells += [[] for _ in range(columns)]
+        self._cells_of_open_row += [[] for _ in range(columns)]
         if rows > 1 or columns > 1:
-            self._spans.append(CellSpan(self._column, rows, columns))
+            self._spans.append(CellSpan(self._column_of_open_cell, rows, columns))
         if rows > 1:
-            covered_columns = range(self._column, min(self._column + columns, _COLUMNS_MAX))
+            covered_columns = range(self._column_of_open_cell, min(self._column_of_open_cell + columns, _COLUMNS_MAX))
             self._rows_left.update(dict.fromkeys(covered_columns, rows))
 
     def _fill_spanned_columns(self) -> None:
-        while self._rows_left.get(len(self._cells)):
-            self._cells.append([])
+        while self._rows_left.get(len(self._cells_of_open_row)):
+            self._cells_of_open_row.append([])
 
     def _end_row(self) -> None:
         self._end_line()
         if self._is_row_open:
             self._rows_left = {column: rows - 1 for column, rows in self._rows_left.items() if rows > 1}
         self._is_row_open = False
-        if not self._cells:
+        if not self._cells_of_open_row:
             return
-        cells, self._cells, self._pieces_in_row = self._cells, [], 0
+        cells, self._cells_of_open_row, self._pieces_in_row = self._cells_of_open_row, [], 0
         spans, self._spans = self._spans, []
         lines = [[piece for piece in cell if isinstance(piece, str)] for cell in cells]
         lines_max = _CELL_LINES_MAX if self._has_heading_cells else 1
         if max(map(len, lines)) <= lines_max:
-            if row := TableRow((" ".join(cell) for cell in lines), begins=self._begins_table, spans=spans):
+            if row := TableRow((" ".join(cell) for cell in lines), begins_table=self._begins_table, spans=spans):
                 self._pieces.append(row)
                 self._begins_table = False
             self._pieces += [piece for piece in chain(*cells) if isinstance(piece, PictureReference)]

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 from job_handlers.reading.pdf.library import (
     RESOURCES,
     Broken,
-    inherited,
+    inheritable_value,
     is_missing,
-    matrix_from_pdf_space,
     mupdf,
+    pdf_space_to_shown_page,
     pymupdf,
     translate_errors,
 )
@@ -35,14 +35,13 @@ def add_streams(
     target: Path,
     password: str,
     fonts: Sequence[PdfFont],
-    widths: str,
+    shared_widths: str,
     draw: Callable[[int, Matrix], bytes],
 ) -> None:
     """Add text to a copy of a PDF.
 
-    `widths` is the PDF source of an array that all fonts share. `draw` returns the content stream for a page, in which
-    the fonts are named /PmF0, /PmF1 and so on. It gets the page's number and the matrix from the page as it is shown to
-    PDF space.
+    `shared_widths` is the PDF source of an array. `draw` gets a page's number and its matrix from the page as shown to
+    PDF space, and returns a content stream in which the fonts are named /PmF0, /PmF1 and so on.
     """
     with translate_errors(), pymupdf.open(original) as document:
         if document.needs_pass:
@@ -51,12 +50,12 @@ def add_streams(
             raise Broken("text can be added to a PDF only")
         font_xrefs: list[int] = []
         for number, page in enumerate(document, 1):
-            stream = draw(number, _matrix_to_pdf_space(page))
+            stream = draw(number, _shown_page_to_pdf_space(page))
             if not stream:
                 continue
             if not font_xrefs:
                 widths_xref = document.get_new_xref()
-                document.update_object(widths_xref, widths)
+                document.update_object(widths_xref, shared_widths)
                 font_xrefs = [_add_font(document, font, widths_xref) for font in fonts]
             _add_below(document, page, stream, font_xrefs)
         if document.can_save_incrementally() and not document.is_repaired:
@@ -67,19 +66,16 @@ def add_streams(
             document.save(target, garbage=1, encryption=pymupdf.PDF_ENCRYPT_KEEP)
 
 
-def _matrix_to_pdf_space(page: Any) -> Matrix:
-    """Return the matrix from the page as it is shown to PDF space.
-
-    PyMuPDF's own matrices ignore the crop of a turned page.
-    """
-    return tuple(~pymupdf.Matrix(matrix_from_pdf_space(pymupdf._as_pdf_page(page))))
+def _shown_page_to_pdf_space(page: Any) -> Matrix:
+    # PyMuPDF's own matrices ignore the crop of a turned page.
+    return tuple(~pymupdf.Matrix(pdf_space_to_shown_page(pymupdf._as_pdf_page(page))))
 
 
 def _add_below(document: Any, page: Any, stream: bytes, font_xrefs: Sequence[int]) -> None:
     contents = [_add_stream(document, stream), *page.get_contents()]
     document.xref_set_key(page.xref, "Contents", f"[{' '.join(f'{xref} 0 R' for xref in contents)}]")
     pdf_page = pymupdf._as_pdf_page(page)
-    resources = inherited(pdf_page, RESOURCES)
+    resources = inheritable_value(pdf_page, RESOURCES)
     if is_missing(resources):
         resources = pdf_page.obj().pdf_dict_put_dict(RESOURCES, 1)
     fonts = resources.pdf_dict_get(_FONT)

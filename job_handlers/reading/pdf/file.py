@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from job_handlers.reading.pdf import pixels, slices
-from job_handlers.reading.pdf.library import PdfLocked, pymupdf, round_box, size_of, translate_errors
+from job_handlers.reading.pdf.library import PdfLocked, pymupdf, round_box_to_tenths, size_of, translate_errors
 from job_handlers.reading.pdf.stated_structure import StatedStructure
 from job_handlers.reading.pdf.text import FLAGS, PageText, read_text
 from job_handlers.reading.preprocess import Gray
@@ -112,7 +112,9 @@ class PagedFile:
         with self._page(number) as page:
             words = page.get_text("words", flags=FLAGS)[:_WORDS_MAX]
             turn = page.rotation_matrix
-            return [(*round_box(pymupdf.Rect(x0, y0, x1, y1) * turn), text) for x0, y0, x1, y1, text, *_ in words]
+            return [
+                (*round_box_to_tenths(pymupdf.Rect(x0, y0, x1, y1) * turn), text) for x0, y0, x1, y1, text, *_ in words
+            ]
 
     def write_slice(self, numbers: Sequence[int], target: Path) -> bool:
         """Return False if the pages might not have the same pixels, or would be the whole file."""
@@ -138,8 +140,7 @@ def _open_arguments(path: Path) -> dict[str, Any]:
         return {"stream": memoryview(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)), "filetype": "pdf"}
 
 
-def _warm_up() -> None:
-    """Load what MuPDF and PyMuPDF load at first use, before the process is forked."""
+def _load_library_parts_before_fork() -> None:
     with pymupdf.open() as document:
         page = document.new_page()
         page.insert_text((72, 72), "warm")
@@ -147,4 +148,4 @@ def _warm_up() -> None:
         page.get_pixmap()
 
 
-_warm_up()
+_load_library_parts_before_fork()

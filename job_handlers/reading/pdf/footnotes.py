@@ -31,7 +31,7 @@ def notes_of(text_page: Any, blocks: Sequence[Block], text: str) -> list[NoteMar
         return []
     footnotes_per_mark = Counter(footnote.note for footnote in footnotes)
     references_by_mark: dict[str, list[NoteMark]] = {}
-    for reference in _references(text_page, blocks, text):
+    for reference in _superscripts_after_words(text_page, blocks, text):
         references_by_mark.setdefault(reference.note, []).append(reference)
     marks: list[NoteMark] = []
     for footnote in footnotes:
@@ -41,8 +41,7 @@ def notes_of(text_page: Any, blocks: Sequence[Block], text: str) -> list[NoteMar
     return marks
 
 
-def _references(text_page: Any, blocks: Sequence[Block], text: str) -> Iterator[NoteMark]:
-    """Yield the superscripts after a word, in lines that the text has once."""
+def _superscripts_after_words(text_page: Any, blocks: Sequence[Block], text: str) -> Iterator[NoteMark]:
     page_blocks = pymupdf.TextPage(text_page).extractDICT()["blocks"]
     for line in chain.from_iterable(block.get("lines", ()) for block in page_blocks):
         line_text = "".join(span["text"] for span in line["spans"])
@@ -57,6 +56,7 @@ def _references(text_page: Any, blocks: Sequence[Block], text: str) -> Iterator[
             if line_text[:begin].endswith("(") and line_text[span_end : span_end + 1] == ")":
                 # The parentheses are not superscripts.
                 begin, end = begin - 1, span_end + 1
+            # The place of a line that the text repeats is not certain.
             if _ENDS_WITH_WORD.search(line_text[:begin]) and text.count(line_text) == 1:
                 line_begin = text.index(line_text)
                 mark_begin = line_begin + begin

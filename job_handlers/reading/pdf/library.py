@@ -59,18 +59,16 @@ def translate_errors() -> Iterator[None]:
         raise Broken(str(error)) from error
 
 
-def inherited(pdf_page: Any, name: int) -> Any:
-    """Return the value of a key that the page may inherit from its parents in the page tree."""
+def inheritable_value(pdf_page: Any, name: int) -> Any:
     return pdf_page.obj().pdf_dict_get_inheritable(name)
 
 
 def is_missing(value: Any) -> bool:
-    """Return whether a value is the null object, which MuPDF returns for a missing key."""
+    """MuPDF returns the null object for a missing key."""
     return not value.m_internal
 
 
-def matrix_from_pdf_space(pdf_page: Any) -> Any:
-    """Return the matrix from PDF space to the page as it is shown."""
+def pdf_space_to_shown_page(pdf_page: Any) -> Any:
     # MuPDF fills both; the size of the page is not needed.
     media_box, matrix = mupdf.FzRect(mupdf.FzRect.Fixed_UNIT), mupdf.FzMatrix()
     mupdf.pdf_page_transform(pdf_page, media_box, matrix)
@@ -78,7 +76,7 @@ def matrix_from_pdf_space(pdf_page: Any) -> Any:
 
 
 def text_page_as_json(text_page: Any) -> bytes:
-    """Return the blocks that MuPDF has read from a page, with coordinates in hundredths of a point."""
+    """Return blocks with coordinates in hundredths of a point."""
     buffer = mupdf.FzBuffer(_JSON_BYTES)
     output = mupdf.FzOutput(buffer)
     mupdf.fz_print_stext_page_as_json(output, text_page, 100.0)
@@ -91,7 +89,7 @@ def size_of(box: Any) -> tuple[float, float]:
     return round(box.x1 - box.x0, 2), round(box.y1 - box.y0, 2)
 
 
-def round_box(box: Sequence[float]) -> tuple[float, float, float, float]:
-    """Round to tenths of a point, in a third of the time of `round`."""
+def round_box_to_tenths(box: Sequence[float]) -> tuple[float, float, float, float]:
+    # `round` to one digit takes three times as long.
     x0, y0, x1, y1 = box
     return round(10 * x0) / 10, round(10 * y0) / 10, round(10 * x1) / 10, round(10 * y1) / 10

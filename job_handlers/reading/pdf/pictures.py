@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from job_handlers.reading.pdf.library import matrix_from_pdf_space, mupdf, pymupdf, round_box
+from job_handlers.reading.pdf.library import mupdf, pdf_space_to_shown_page, pymupdf, round_box_to_tenths
 from worker_service.handlers import STATED_BY_FILE, Block, Role
 
 _SIDE_POINTS_MIN = 50.0  # Anything lower or narrower is a sign or an ornament.
@@ -25,20 +25,22 @@ class StatedFigure(NamedTuple):
 
 
 def with_pictures(
-    page: Any, pdf_page: Any, blocks: Sequence[Block], text: str, tree: Any, images: Sequence[Box] | None
+    page: Any,
+    pdf_page: Any,
+    blocks: Sequence[Block],
+    text: str,
+    structure_root: Any,
+    known_image_boxes: Sequence[Box] | None,
 ) -> list[Block]:
-    """Return the blocks and pictures in reading order.
-
-    `tree` is the root of the structure tree, if the file has one; `images` are the boxes of the images, if known.
-    """
+    """Return the blocks and pictures in reading order."""
     page_box = mupdf.fz_bound_page(page)
-    image_boxes = _image_boxes(page) if images is None else images[:_IMAGES_MAX]
+    image_boxes = _image_boxes(page) if known_image_boxes is None else known_image_boxes[:_IMAGES_MAX]
     visible_boxes = [
         (max(x0, page_box.x0), max(y0, page_box.y0), min(x1, page_box.x1), min(y1, page_box.y1))
         for x0, y0, x1, y1 in image_boxes
     ]
     boxes = [box for box in _join_strips(visible_boxes) if _is_picture(box, page_box, blocks)]
-    figures = _stated_figures(pdf_page, tree) if tree is not None else []
+    figures = _stated_figures_in_order(pdf_page, structure_root) if structure_root is not None else []
     # Prefer the boxes that the file states. Figures without boxes get those of the images if there are as many, so that
     # each keeps its alternative text. Otherwise only the images are known, without text.
     if any(figure.box for figure in figures):
@@ -53,7 +55,7 @@ def with_pictures(
     for box, alt in sorted(pictures):
         at = _index_in_reading_order(ordered, box)
         begin = ordered[at].begin if at < len(ordered) else len(text)
-        ordered.insert(at, Block(*round_box(box), begin, begin, Role.PICTURE, style=style, alt=alt))
+        ordered.insert(at, Block(*round_box_to_tenths(box), begin, begin, Role.PICTURE, style=style, alt=alt))
     return ordered
 
 
@@ -113,17 +115,16 @@ def _index_in_reading_order(blocks: Sequence[Block], box: Box) -> int:
 # --- the structure tree -----------------------------------------------------------------------------------------------
 
 
-def _stated_figures(pdf_page: Any, tree: Any) -> list[StatedFigure]:
-    """Return the figures of the page, in their order."""
+def _stated_figures_in_order(pdf_page: Any, structure_root: Any) -> list[StatedFigure]:
     key = pdf_page.obj().pdf_dict_gets("StructParents")
     if not key.pdf_is_int():
         return []
     # The parent tree has the structure elements of all marked content of the page.
-    elements = _find_in_number_tree(tree.pdf_dict_gets("ParentTree"), key.pdf_to_int(), depth=0)
+    elements = _value_in_number_tree(structure_root.pdf_dict_gets("ParentTree"), key.pdf_to_int(), depth=0)
     if elements is None:
         return []
     figures: list[StatedFigure] = []
-    matrix = matrix_from_pdf_space(pdf_page)
+    matrix = pdf_space_to_shown_page(pdf_page)
     visited: set[int] = set()
     for at in range(elements.pdf_array_len()):
         figure = _figure_around(elements.pdf_array_get(at), visited)
@@ -133,8 +134,7 @@ def _stated_figures(pdf_page: Any, tree: Any) -> list[StatedFigure]:
     return figures
 
 
-def _find_in_number_tree(node: Any, number: int, *, depth: int) -> Any:
-    """Return the value of the key `number`, or None."""
+def _value_in_number_tree(node: Any, number: int, *, depth: int) -> Any:
     numbers, kids = node.pdf_dict_gets("Nums"), node.pdf_dict_gets("Kids")
     for at in range(0, numbers.pdf_array_len(), 2):
         if numbers.pdf_array_get(at).pdf_to_int() == number:
@@ -143,7 +143,7 @@ def _find_in_number_tree(node: Any, number: int, *, depth: int) -> Any:
         kid = kids.pdf_array_get(at)
         limits = kid.pdf_dict_gets("Limits")
         if limits.pdf_array_get(0).pdf_to_int() <= number <= limits.pdf_array_get(1).pdf_to_int():
-            return _find_in_number_tree(kid, number, depth=depth + 1)
+            return _value_in_number_tree(kid, number, depth=depth + 1)
     return None
 
 

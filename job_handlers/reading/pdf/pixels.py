@@ -12,7 +12,7 @@ from typing import Any
 
 from PIL import Image, JpegImagePlugin
 
-from job_handlers.reading.pdf.library import RESOURCES, PageTooLarge, inherited, is_missing, pymupdf
+from job_handlers.reading.pdf.library import RESOURCES, PageTooLarge, inheritable_value, is_missing, pymupdf
 from job_handlers.reading.preprocess import Gray
 
 _PIXELS_MAX = 40_000_000  # An A4 page at 300 dpi has 9 million, A0 at 150 dpi 35 million.
@@ -146,7 +146,7 @@ def embedded_scan(document: Any, page: Any, images: list[dict[str, Any]], wanted
         return None
     if not shown["cs-name"].startswith(_PLAIN_COLOURS) or shown["colorspace"] not in _MODES:
         return None
-    xref = _only_image(document, page)
+    xref = _xref_of_only_image(document, page)
     if xref is None or not _is_plain_jpeg(document, xref):
         return None
     size = shown["width"], shown["height"]
@@ -169,8 +169,7 @@ def _covers_page(shown: dict[str, Any], page: Any) -> bool:
     return has_square_pixels and max(map(abs, margins)) <= _EDGE_ERROR_PIXELS_MAX
 
 
-def _only_image(document: Any, page: Any) -> int | None:
-    """Return the xref of the image that is all the page shows."""
+def _xref_of_only_image(document: Any, page: Any) -> int | None:
     streams = page.get_contents()
     if len(streams) != 1 or document.xref_get_key(page.xref, "Annots")[0] != "null":
         return None
@@ -185,7 +184,7 @@ def _only_image(document: Any, page: Any) -> int | None:
 
 
 def _has_own_colour_space(document: Any, page: Any) -> bool:
-    resources = inherited(pymupdf._as_pdf_page(page), RESOURCES)
+    resources = inheritable_value(pymupdf._as_pdf_page(page), RESOURCES)
     catalog = document.pdf_catalog()
     intents = document.xref_get_key(catalog, "OutputIntents")[0]
     return not is_missing(resources.pdf_dict_gets("ColorSpace")) or intents != "null"

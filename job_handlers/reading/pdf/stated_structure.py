@@ -64,30 +64,27 @@ Box = tuple[float, float, float, float]
 
 class StatedParts(NamedTuple):
     statement_by_line: Mapping[LineStart, Statement]
-    images: list[Box] | None
-    """Boxes of the page's images; None if they were not looked for."""
+    image_boxes: list[Box] | None
+    """None if they were not looked for."""
 
 
 class StatedStructure:
     def __init__(self, document: Any) -> None:
-        self._outline_by_page: dict[int, dict[str, int]] = {}
-        """Page number → title → level in the outline."""
-        self.tree: Any = None
-        """Root of the structure tree."""
+        self._level_by_title_by_page: dict[int, dict[str, int]] = {}
+        self.structure_root: Any = None
         if not document.is_pdf:
             return
         # Without its broken outline or catalog, the file can still be read.
         with suppress(Exception):
             catalog = pymupdf._as_pdf_document(document).pdf_trailer().pdf_dict_gets("Root")
-            tree = catalog.pdf_dict_gets("StructTreeRoot")
-            self.tree = tree if tree.m_internal else None
+            structure_root = catalog.pdf_dict_gets("StructTreeRoot")
+            self.structure_root = structure_root if structure_root.m_internal else None
         with suppress(Exception):
             for level, title, page, *_ in document.get_toc(simple=True)[:_TITLES_MAX]:
-                self._outline_by_page.setdefault(page, {}).setdefault(_letters_and_digits(title), level)
+                self._level_by_title_by_page.setdefault(page, {}).setdefault(_letters_and_digits(title), level)
 
-    def with_outline(self, number: int, blocks: list[Block], text: str) -> list[Block]:
-        """Make headings of the blocks that are titles in the outline."""
-        level_by_title = self._outline_by_page.get(number)
+    def with_outline_headings(self, number: int, blocks: list[Block], text: str) -> list[Block]:
+        level_by_title = self._level_by_title_by_page.get(number)
         if not level_by_title:
             return blocks
         blocks_with_headings: list[Block] = []
@@ -100,7 +97,7 @@ class StatedStructure:
         return blocks_with_headings
 
     def parts_of_page(self, page: Any, flags: int, height: float) -> StatedParts:
-        if self.tree is None:
+        if self.structure_root is None:
             return StatedParts({}, None)
         flags |= mupdf.FZ_STEXT_COLLECT_STRUCTURE | mupdf.FZ_STEXT_PRESERVE_IMAGES
         text_page = mupdf.FzStextPage(pymupdf.extra.page_get_textpage(page, None, flags, _IDENTITY))

@@ -26,11 +26,11 @@ from job_handlers.reading.pdf.footnotes import notes_of
 from job_handlers.reading.pdf.library import (
     RESOURCES,
     Corners,
-    inherited,
+    inheritable_value,
     is_missing,
     mupdf,
     pymupdf,
-    round_box,
+    round_box_to_tenths,
     size_of,
     text_page_as_json,
 )
@@ -107,38 +107,39 @@ class _PageBlocks(msgspec.Struct, gc=False):
 _blocks_decoder = msgspec.json.Decoder(_PageBlocks)
 
 
-def read_text(document: Any, number: int, stated: StatedStructure) -> PageText:
-    """`stated` is what the file's structure tree and outline state."""
+def read_text(document: Any, number: int, stated_structure: StatedStructure) -> PageText:
     page = mupdf.fz_load_page(document.this, number - 1)
     pdf_page = mupdf.pdf_page_from_fz_page(page)
     page_box = mupdf.fz_bound_page(page)
     if is_missing(pdf_page) or mupdf.fz_is_infinite_rect(page_box):
-        return _text_by_pymupdf(document, number, stated)
-    vectors = _VECTORS if _content_bytes(pdf_page) <= _DRAWING_BYTES_MAX else 0
+        return _text_by_pymupdf(document, number, stated_structure)
+    vectors = _VECTORS if _compressed_content_bytes(pdf_page) <= _DRAWING_BYTES_MAX else 0
     text_page = mupdf.FzStextPage(pymupdf.extra.page_get_textpage(page, None, _FLAGS_UNCLIPPED | vectors, _IDENTITY))
     page_blocks = _blocks_in(text_page)
-    is_turned = inherited(pdf_page, _ROTATE).pdf_to_int() != 0
+    is_turned = inheritable_value(pdf_page, _ROTATE).pdf_to_int() != 0
     # Reading without clipping is faster. Only if text lies outside the page does PyMuPDF read it again, clipped.
     # PyMuPDF also reads turned pages whose text runs sideways as shown, which MuPDF reports as upright.
-    if not _are_within([block.bbox for block in page_blocks if block.bbox is not None], page_box) or (
+    if not _have_area_on_page([block.bbox for block in page_blocks if block.bbox is not None], page_box) or (
         is_turned and not _is_horizontal(page_blocks)
     ):
-        return _text_by_pymupdf(document, number, stated, vectors)
+        return _text_by_pymupdf(document, number, stated_structure, vectors)
     may_have_pictures = _may_have_pictures(pdf_page)
     may_be_scan = may_have_pictures and _may_be_scan(document, number)
     size = size_of(page_box)
     _, height = size
-    stated_parts = stated.parts_of_page(page, _FLAGS_UNCLIPPED, height)
+    stated_parts = stated_structure.parts_of_page(page, _FLAGS_UNCLIPPED, height)
     page_text = _page_text(size, text_page, page_blocks, None, stated_parts.statement_by_line, may_be_scan=may_be_scan)
-    blocks = stated.with_outline(number, page_text.blocks, page_text.text)
+    blocks = stated_structure.with_outline_headings(number, page_text.blocks, page_text.text)
     links = links_of(page, text_page, blocks, page_text.text)
     if may_have_pictures:
-        blocks = with_pictures(page, pdf_page, blocks, page_text.text, stated.tree, stated_parts.images)
+        blocks = with_pictures(
+            page, pdf_page, blocks, page_text.text, stated_structure.structure_root, stated_parts.image_boxes
+        )
     return replace(page_text, blocks=blocks, links=links)
 
 
-def _content_bytes(pdf_page: Any) -> int:
-    """Return the compressed length of the page's content, or 0 if it is in several streams.
+def _compressed_content_bytes(pdf_page: Any) -> int:
+    """Return 0 if the content is in several streams.
 
     The length only decides early whether to collect ruling lines; `_BLOCKS_MAX` limits them on every page.
     """
@@ -147,7 +148,7 @@ def _content_bytes(pdf_page: Any) -> int:
     return length
 
 
-def _text_by_pymupdf(document: Any, number: int, stated: StatedStructure, vectors: int = 0) -> PageText:
+def _text_by_pymupdf(document: Any, number: int, stated_structure: StatedStructure, vectors: int = 0) -> PageText:
     """Read a page without the statements of the structure tree, links and pictures, which only `read_text` adds."""
     page = document[number - 1]
     text_page = page.get_textpage(flags=FLAGS | vectors).this
@@ -155,7 +156,7 @@ def _text_by_pymupdf(document: Any, number: int, stated: StatedStructure, vector
     # The text of a turned page is reported as if the page were not turned.
     turn = page.rotation_matrix if page.rotation else None
     page_text = _page_text(size_of(page.rect), text_page, _blocks_in(text_page), turn, {}, may_be_scan=may_be_scan)
-    return replace(page_text, blocks=stated.with_outline(number, page_text.blocks, page_text.text))
+    return replace(page_text, blocks=stated_structure.with_outline_headings(number, page_text.blocks, page_text.text))
 
 
 def _blocks_in(text_page: Any) -> list[_PageBlock]:
@@ -172,8 +173,7 @@ def _is_horizontal(page_blocks: list[_PageBlock]) -> bool:
     return sum(box.w >= box.h for box in boxes) > 0.5 * len(boxes)
 
 
-def _are_within(boxes: Sequence[Corners], page_box: Any) -> bool:
-    """Return whether each box has an area and lies on the page. True if there are no boxes."""
+def _have_area_on_page(boxes: Sequence[Corners], page_box: Any) -> bool:
     return not boxes or bool(
         100 * page_box.x0 <= min([box.x for box in boxes])
         and 100 * page_box.y0 <= min([box.y for box in boxes])
@@ -294,7 +294,7 @@ def _tables_in(
     words = cache(lambda: pymupdf.TextPage(text_page).extractWORDS())
 
     def words_in_piece(piece: tables.TextPiece) -> list[tables.TextPiece]:
-        """Return the words of the line that lie within the piece, which may be a section of the line."""
+        """`piece` may be a section of its line."""
         block = bisect_right(first_lines, piece.at) - 1
         block_and_line = (block, piece.at - first_lines[block])
         begin = bisect_left(words(), block_and_line, key=_block_and_line_of)
@@ -389,12 +389,12 @@ def _text_beside_table(table: tables.FoundTable, lines: Sequence[_Line]) -> str:
 
 
 def _to_page_space(box: Box, turn: Any) -> Box:
-    return round_box(box if turn is None else pymupdf.Rect(box) * turn)
+    return round_box_to_tenths(box if turn is None else pymupdf.Rect(box) * turn)
 
 
 def _may_have_pictures(pdf_page: Any) -> bool:
     # Without external objects a page has no images to list, and listing them takes longer than this look.
-    return not is_missing(inherited(pdf_page, RESOURCES).pdf_dict_get(_XOBJECT))
+    return not is_missing(inheritable_value(pdf_page, RESOURCES).pdf_dict_get(_XOBJECT))
 
 
 def _may_be_scan(document: Any, number: int) -> bool:

@@ -1083,10 +1083,10 @@ def test_a_gray_picture_has_the_same_pixels_in_every_colour_space(mode: str, sha
 
 
 def test_a_table_with_too_many_cells_is_read_as_lines() -> None:
-    wide, narrow = TableRow([*[""] * 2000, "x"], begins=True), TableRow(["a", "b"], begins=False)
+    wide, narrow = TableRow([*[""] * 2000, "x"], begins_table=True), TableRow(["a", "b"], begins_table=False)
 
     assert tables_in([wide, *[narrow] * 20]) == []
-    assert len(tables_in([TableRow(["a", "b"], begins=True), *[narrow] * 700])[0].rows) == 701
+    assert len(tables_in([TableRow(["a", "b"], begins_table=True), *[narrow] * 700])[0].rows) == 701
 
 
 def test_text_beyond_the_limit_is_refused_with_a_remedy() -> None:
