@@ -75,7 +75,7 @@ def test_a_requested_wait_adds_no_retry() -> None:
 
 
 def test_a_job_type_waits_as_its_rule_says() -> None:
-    rules = {"ocr_pages": RetryRule(first_seconds=30, most_seconds=100)}
+    rules = {"ocr_pages": RetryRule(first_wait_seconds=30, longest_wait_seconds=100)}
     of_rule, of_another = JOB._replace(job_type="ocr_pages"), JOB._replace(job_type="download")
 
     waits = [after_failure(of_rule._replace(retry_count=n, max_retries=9), now=NOW, jitter=0.5, rules=rules)
@@ -88,11 +88,11 @@ def test_a_job_type_waits_as_its_rule_says() -> None:
 def test_a_rule_adds_no_retry_to_a_stored_job() -> None:
     used_up = JOB._replace(job_type="ocr_pages", retry_count=3)
 
-    assert after_failure(used_up, now=NOW, jitter=0.5, rules={"ocr_pages": RetryRule(max=9)}) == GiveUp()
+    assert after_failure(used_up, now=NOW, jitter=0.5, rules={"ocr_pages": RetryRule(max_retries=9)}) == GiveUp()
 
 
 def test_a_new_job_gets_its_own_retries_or_those_of_its_type() -> None:
-    rules = {"ocr_pages": RetryRule(max=5), "assemble": RetryRule(first_seconds=1)}
+    rules = {"ocr_pages": RetryRule(max_retries=5), "assemble": RetryRule(first_wait_seconds=1)}
     new_jobs = [
         NewJob("ocr_pages"),
         NewJob("ocr_pages", max_retries=0),

@@ -56,7 +56,7 @@ def test_no_database_is_created_on_a_network_file_system(tmp_path: Path, monkeyp
 
 def test_each_insert_applies_the_retries_of_the_settings(path: Path, clock: MovableClock, worker: AddWorker) -> None:
     worker(types=["ingest"])
-    rules = {"ingest": RetryRule(max=9), "ocr_pages": RetryRule(max=7)}
+    rules = {"ingest": RetryRule(max_retries=9), "ocr_pages": RetryRule(max_retries=7)}
 
     with closing(open_store(path, clock=clock, retries=rules)) as store:
         store.intake.enqueue(NewJob("ingest"))

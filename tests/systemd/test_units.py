@@ -132,7 +132,7 @@ def test_the_example_settings_are_valid_when_uncommented(tmp_path: Path) -> None
     changed = {
         setting.key
         for setting in in_file
-        if setting.default is None or settings.values[setting.key] != setting.kind.read(setting.default, "")
+        if setting.default is None or settings.values[setting.key] != setting.value_type.read(setting.default, "")
     }
     assert changed == {
         "database", "workspace", "concurrency", "limits", "commands", "retries", "schedule", "notify", "addresses",

@@ -21,15 +21,15 @@ def may_have_run_detail(code: str, message: str) -> str:
 
 
 class RetryRule(Struct, frozen=True):
-    max: int | None = None
+    max_retries: int | None = None
     """None for the default of the table."""
-    first_seconds: float = 10.0
-    """Doubles with each retry, up to `most_seconds`."""
-    most_seconds: float = 3600.0
+    first_wait_seconds: float = 10.0
+    """Doubles with each retry, up to `longest_wait_seconds`."""
+    longest_wait_seconds: float = 3600.0
 
 
 _DEFAULT_RULE = RetryRule()
-_DOUBLINGS_MAX = 30
+_DOUBLINGS_MAX = 30  # beyond any wait; 2 ** 1000000, for the most retries of a job, would overflow
 
 
 class Retry(Struct, frozen=True):
@@ -42,7 +42,7 @@ class GiveUp(Struct, frozen=True):
 
 def backoff(retry_count: int, *, jitter: float, rule: RetryRule = _DEFAULT_RULE) -> timedelta:
     """Return 75 to 125 % of the rule's wait, for a `jitter` from 0 to 1."""
-    seconds = min(rule.first_seconds * 2 ** min(retry_count, _DOUBLINGS_MAX), rule.most_seconds)
+    seconds = min(rule.first_wait_seconds * 2 ** min(retry_count, _DOUBLINGS_MAX), rule.longest_wait_seconds)
     return timedelta(seconds=seconds * (0.75 + jitter / 2))
 
 
@@ -65,4 +65,4 @@ def after_failure(
 
 def retries_of(job: NewJob, rules: Mapping[str, RetryRule]) -> int | None:
     """Return None for the default of the table."""
-    return rules.get(job.job_type, _DEFAULT_RULE).max if job.max_retries is None else job.max_retries
+    return rules.get(job.job_type, _DEFAULT_RULE).max_retries if job.max_retries is None else job.max_retries

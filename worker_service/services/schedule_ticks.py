@@ -138,7 +138,7 @@ def work_of(session: Session, schedule: Schedule, slot: datetime) -> NewJob | Ba
             return replace(requests.crawl_of_request(schedule.crawl, owner=owner), priority=priority)
         jobs = [replace(job, priority=priority) for job in requests.scheduled_batch(schedule.batch, owner=owner)]
     except PagemillError as error:
-        raise BadInput(f"schedule {schedule.name}: {schedule.word}: {error}") from error
+        raise BadInput(f"schedule {schedule.name}: {schedule.kind_of_work}: {error}") from error
     asked = json.dumps({"schedule": schedule.name, "batch": schedule.batch}, ensure_ascii=False, default=str)
     # No user waits for a scheduled batch, so it must not replace a user's batch.
     policy = OwnerPolicy.OFF if session.settings.owner_policy == OwnerPolicy.OFF else OwnerPolicy.QUEUE

@@ -1,4 +1,4 @@
-"""The `cluster` setting: the address of the Ray head, and what may run on its nodes. Imports no Ray."""
+"""The `cluster` setting: the address of the Ray head, and which attempts may run on its nodes. Imports no Ray."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Cluster(Struct, frozen=True):
     local_slots: Annotated[int | None, whole_number(f"a number of slots from 0 to {SLOTS_MAX}", 0, SLOTS_MAX)] = field(
         default=None, name="local"
     )
-    """Attempts of these types on this machine. None: `concurrency`."""
+    """Slots of this machine for attempts of these types. None: `concurrency`."""
     autoscale: Annotated[int, whole_number(f"a number of attempts from 0 to {AUTOSCALE_MAX}", 0, AUTOSCALE_MAX)] = 0
     """Attempts that may wait for machines that Ray's autoscaler starts."""
 

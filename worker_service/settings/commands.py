@@ -32,9 +32,9 @@ _JOB_FIELDS = ("account", "platform", "job_type", "job_id")
 _BRACES = re.compile(r"\{\{([A-Za-z][^{}\s\"']*)\}\}|\{([A-Za-z][^{}\s\"']*)\}")
 _PLACEHOLDER = re.compile(r"(\w+)((?:\.[\w-]+)*)(?::(json|option))?([?*+]?)")
 _SIZE = re.compile(r"(\d{1,9})\s*([MGT])(i?)B")
-_DIGIT_GROUPS = {"M": 2, "G": 3, "T": 4}
+_EXPONENT_BY_PREFIX = {"M": 2, "G": 3, "T": 4}
 _MEMORY_BYTES_LEAST = 16 << 20
-_ABSENT = object()
+_ABSENT = object()  # unlike None, which is null in JSON
 
 
 class PlaceholderError(ValueError): ...
@@ -43,7 +43,13 @@ class PlaceholderError(ValueError): ...
 class Placeholder(Struct, frozen=True):
     name: str
     form: str = ""
+    """`json`, `option` or empty."""
     count: str = ""
+    """`?`, `*`, `+` or empty."""
+
+    @property
+    def is_required(self) -> bool:
+        return self.count in ("", "+")
 
     def __str__(self) -> str:
         return f"{{{self.name}{self.form and f':{self.form}'}{self.count}}}"
@@ -52,7 +58,7 @@ class Placeholder(Struct, frozen=True):
         value = self._find_value(job)
         is_null = value is None and self.form != "json"
         if value is _ABSENT or is_null:
-            if self.count in ("", "+"):
+            if self.is_required:
                 raise PlaceholderError(f"{self.name} is {'null' if is_null else 'absent'}, and the program takes it")
             return []
         values = value if self.count in ("*", "+") and isinstance(value, list) else [value]
@@ -85,6 +91,7 @@ class Template(Struct, frozen=True):
     parts: tuple[str | Placeholder, ...]
 
     def arguments(self, job: Mapping[str, object]) -> list[str]:
+        """Return an argument for each item if a value is a list, and none if an optional value is missing."""
         arguments = [""]
         for part in self.parts:
             values = [part] if isinstance(part, str) else part.values(job)
@@ -169,7 +176,7 @@ def _parse_memory(raw: object, _: str, __: Path) -> int:
     if match is None:
         raise ValueError
     number, prefix, is_binary = match.groups()
-    size: int = int(number) * (1024 if is_binary else 1000) ** _DIGIT_GROUPS[prefix]
+    size: int = int(number) * (1024 if is_binary else 1000) ** _EXPONENT_BY_PREFIX[prefix]
     if size < _MEMORY_BYTES_LEAST:
         raise ValueError
     return size
@@ -239,7 +246,7 @@ class Program(Struct, frozen=True):
         for template in templates:
             for placeholder in template.placeholders:
                 first, *keys = placeholder.name.split(".")
-                if first == "payload" and placeholder.count in ("", "+"):
+                if first == "payload" and placeholder.is_required:
                     _require(keys, schema, may_be_null=placeholder.form == "json")
         return schema
 
@@ -300,10 +307,10 @@ def _parse_commands(raw: object, label: str, _: Path) -> dict[str, Any]:
     return tables
 
 
-def _show_commands(commands: Mapping[str, Mapping[str, object]]) -> dict[str, str]:
-    # Show only the program: an argument may be a secret, though it should not be.
+def _format_commands(commands: Mapping[str, Mapping[str, object]]) -> dict[str, str]:
+    # Only the program, because an argument may be a secret.
     argv_by_name = {name: table.get("argv") for name, table in commands.items()}
     return {name: str(argv[0]) if isinstance(argv, list) and argv else "" for name, argv in argv_by_name.items()}
 
 
-COMMANDS = ValueType("a table", _parse_commands, _show_commands)
+COMMANDS = ValueType("a table", _parse_commands, _format_commands)

@@ -228,7 +228,7 @@ class Settings:
         if self.web_urls:
             return self.web_urls[0]
         is_unix_socket = isinstance(self.web_listen, Path)
-        return f"http://{'localhost' if is_unix_socket else value_types.LISTEN.write(self.web_listen)}"
+        return f"http://{'localhost' if is_unix_socket else value_types.LISTEN.format(self.web_listen)}"
 
     @property
     def start_command(self) -> str:
@@ -239,7 +239,7 @@ class Settings:
         return self._systemctl("restart") or "stop and start pagemill run"
 
     def _systemctl(self, action: str) -> str:
-        """Return '' if no unit runs the daemon of this database."""
+        """Return a command, or '' if no unit runs the daemon of this database."""
         from worker_service.settings import loading  # which imports this module
 
         if self.is_of_the_service or loading.belongs_to_service(self.database, self.file):
@@ -250,8 +250,8 @@ class Settings:
     @property
     def wanted_limits(self) -> Limits:
         """`limits.type` overrides a command's `max_running`."""
-        max_running = {name: table.get("max_running") for name, table in self.commands.items()}
-        command_limits = {name: most for name, most in max_running.items() if isinstance(most, int)}
+        limit_by_command = {name: table.get("max_running") for name, table in self.commands.items()}
+        command_limits = {name: limit for name, limit in limit_by_command.items() if isinstance(limit, int)}
         return {
             "type": {**command_limits, **self.limits.get("type", {})},
             "class": dict(self.limits.get("class", {})),
@@ -259,11 +259,11 @@ class Settings:
             "payload": {"bytes": self.payload_bytes_max},
         }
 
-    def limit_differences(self, written: Limits) -> Iterator[str]:
+    def limit_differences(self, stored: Limits) -> Iterator[str]:
         """Yield texts such as `type ocr_pages: 2 in the database, 4 in these settings`."""
         wanted = self.wanted_limits
-        for kind in sorted(written.keys() | wanted.keys()):
-            old, new = written.get(kind, {}), wanted.get(kind, {})
+        for kind in sorted(stored.keys() | wanted.keys()):
+            old, new = stored.get(kind, {}), wanted.get(kind, {})
             for name in sorted(old.keys() | new.keys()):
                 old_limit, new_limit = old.get(name, "no limit"), new.get(name, "no limit")
                 if old_limit != new_limit:
@@ -272,22 +272,22 @@ class Settings:
     def describe_values(self) -> Iterator[tuple[str, str, str]]:
         """Yield (key, value as in the TOML file, origin), for each entry of a table."""
         for key, setting in every_setting().items():
-            value = self.values[key] if key in self.values else setting.kind.read(setting.default, key)
-            shown, origin = setting.kind.write(value), self.origins.get(key, "default")
-            if isinstance(shown, str):
-                yield key, shown, origin
+            value = self.values[key] if key in self.values else setting.value_type.read(setting.default, key)
+            text_or_texts, origin = setting.value_type.format(value), self.origins.get(key, "default")
+            if isinstance(text_or_texts, str):
+                yield key, text_or_texts, origin
                 continue
-            for name, text in shown.items():
+            for name, text in text_or_texts.items():
                 yield f"{key}.{name}", text, self.origins.get(f"{key}.{name}", origin)
 
     def export_handler_settings(self) -> None:
-        """Export them as variables. A child gets the ones that its handler declares."""
+        """Set variables for those that are changed. A child process gets the variables that its handler declares."""
         changed_keys = [key for key in self.values.keys() - OWN_SETTINGS.keys() if self.origins[key] != "default"]
         if not changed_keys:
             return  # `every_setting` is slow
         settings = every_setting()
         for key in changed_keys:
-            os.environ[settings[key].variable] = str(settings[key].kind.write(self.values[key]))
+            os.environ[settings[key].variable] = str(settings[key].value_type.format(self.values[key]))
 
 
 OWN_SETTINGS = value_types.find_settings(Settings)

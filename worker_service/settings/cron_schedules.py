@@ -1,6 +1,6 @@
 """Schedules, as the settings and the database define them, and their slots.
 
-A slot is a moment, in UTC, at which a schedule is to start its job, crawl or batch.
+A slot is a moment, in UTC, at which a schedule is to start its job, crawl or batch. `services.schedule_ticks` does so.
 When clocks go forward, a fixed time that does not exist comes right after the change; when they go back, one that
 occurs twice is one slot. Times given by * or */ follow elapsed time (as in Debian's cron).
 """
@@ -39,7 +39,7 @@ LATE = timedelta(minutes=5)
 """Age above which a slot counts as missed."""
 
 _SLOTS_ENOUGH = 1000
-"""Older missed slots are ignored. `missed_most` is at most as large."""
+"""The largest `missed_most`. With more due slots than this, older ones are not searched for."""
 _EVERY_MINUTES, _EVERY_HOURS = re.compile(r"\*/(\d+) \* \* \* \*"), re.compile(r"0 \*/(\d+) \* \* \*")
 _CRON_BY_WORD = {
     "@hourly": "0 * * * *", "@daily": "0 0 * * *", "@midnight": "0 0 * * *", "@weekly": "0 0 * * 0",
@@ -56,7 +56,7 @@ def _parse_cron(raw: object, label: str, _: Path) -> str:
     try:
         CronSim(_CRON_BY_WORD.get(cron, cron), datetime(2026, 1, 1, tzinfo=UTC))
     except CronSimError as error:
-        raise ConfigError(f"{label} {cron!r}: {str(error).lower()}: {_CRON.what}") from error
+        raise ConfigError(f"{label} {cron!r}: {str(error).lower()}: {_CRON.description}") from error
     return cron
 
 
@@ -67,9 +67,13 @@ def _parse_payload(raw: object, label: str, _: Path) -> str:
         raise ConfigError(f"{label} is not JSON: {error}", "write a date in quotes") from error
 
 
+def _parse_timeout(raw: object, label: str, base: Path) -> int:
+    return max(1, int(INTERVAL.parse(raw, label, base)))
+
+
 _NAME = Meta(pattern=r"\A\w[\w .-]{0,99}\Z", description="up to 100 letters, digits, spaces and . _ -")
 _CRON = ValueType("five fields (minute, hour, day, month, weekday) such as '0 6 * * 1-5', or @daily", _parse_cron)
-_TIMEOUT = ValueType(INTERVAL.what, lambda *raw_label_base: max(1, int(INTERVAL.parse(*raw_label_base))))
+_TIMEOUT = ValueType(INTERVAL.description, _parse_timeout)
 
 
 class _ScheduledJob(Struct, frozen=True):
@@ -131,8 +135,8 @@ class Schedule(Struct, frozen=True):
     """`crawl` and `batch` are checked only when they start."""
 
     @property
-    def word(self) -> str:
-        return next((word for word in (JOB, CRAWL, BATCH) if getattr(self, word) is not None), "")
+    def kind_of_work(self) -> str:
+        return next((kind for kind in (JOB, CRAWL, BATCH) if getattr(self, kind) is not None), "")
 
     @property
     def when(self) -> str:
@@ -156,13 +160,14 @@ class Schedule(Struct, frozen=True):
             return self.job.job_type
         if isinstance(self.batch, list):
             return f"batch of {counted(len(self.batch), 'source')}"
-        source = getattr(self, self.word)
-        texts = source.values() if isinstance(source, Mapping) else [source]
-        return f"{self.word} {next((text for text in texts if isinstance(text, str)), '')}".rstrip()
+        # A crawl is a folder, or a table with the folder and more.
+        work = getattr(self, self.kind_of_work)
+        values = work.values() if isinstance(work, Mapping) else [work]
+        return f"{self.kind_of_work} {next((value for value in values if isinstance(value, str)), '')}".rstrip()
 
 
 def cron_every(length: str) -> str:
-    """Raise `BadInput` if no cron expression stands for the interval."""
+    """Return the cron expression of an interval. Raise `BadInput` if there is none."""
     seconds = parse_length(length).total_seconds()
     minutes, hours = seconds / 60, seconds / 3600
     if minutes == 1:
@@ -201,7 +206,7 @@ class DueSlots(NamedTuple):
 
 
 def slots_between(schedule: Schedule, after: datetime, now: datetime) -> DueSlots:
-    # Look back further and further from `now`: a schedule that nothing has run for years may have millions of slots.
+    # Look back further and further from `now`: a schedule that has not run for years may have millions of slots.
     span = timedelta(hours=1)
     while True:
         begin = max(after, now - span)
@@ -244,20 +249,20 @@ def _parse_schedules(raw: object, label: str, _: Path) -> tuple[Schedule, ...]:
     return schedules
 
 
-def _show_schedules(schedules: Sequence[Schedule]) -> dict[str, str]:
+def _format_schedules(schedules: Sequence[Schedule]) -> dict[str, str]:
     return {schedule.name: f"{schedule.cron} ({schedule.zone}): {schedule.what}" for schedule in schedules}
 
 
-SCHEDULES = ValueType("a list of tables", _parse_schedules, _show_schedules)
+SCHEDULES = ValueType("a list of tables", _parse_schedules, _format_schedules)
 
 
 def read_schedule(table: Mapping[str, object], label: str) -> Schedule:
     if isinstance(table.get("name"), str):
         label = f"{label} ({table['name']})"
     schedule = read_struct(Schedule, table, label)
-    words = [word for word in table if word in (JOB, CRAWL, BATCH)]
-    if len(words) != 1:
-        begins = f"it begins {' and '.join(words)}" if words else "it begins nothing"
+    kinds = [key for key in table if key in (JOB, CRAWL, BATCH)]
+    if len(kinds) != 1:
+        begins = f"it begins {' and '.join(kinds)}" if kinds else "it begins nothing"
         raise ConfigError(f"{label}: {begins}", 'name one thing that it begins, such as job = { type = "…" }')
     if schedule.job is None:
         return schedule

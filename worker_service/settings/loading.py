@@ -54,7 +54,7 @@ def load_settings(
         source = next((source for source in sources if source.raw is not None), default)
         origins[key] = source.origin
         label = f"{key} ({source.origin})"
-        values[key] = None if source.raw is None else setting.kind.read(source.raw, label, source.directory)
+        values[key] = None if source.raw is None else setting.value_type.read(source.raw, label, source.directory)
     _locate_database_and_workspace(values, origins, _default_database(environ, directory, file), file)
     _count_slots(values, origins)
     _shorten_heartbeat(values, origins)
@@ -68,7 +68,7 @@ def load_settings(
 
 
 def _settings_to_read(environ: Mapping[str, str], file: _SettingsFile) -> Mapping[str, Setting[Any]]:
-    """Return pagemill's own settings, and the handlers' settings if there is another key or variable."""
+    """Return pagemill's own settings; with the handlers', which are slow to find, only if another name is used."""
     variables = {name for name in environ if name.startswith("WORKER_")} - {_FILE_VARIABLE}
     if file.table.keys() <= OWN_SETTINGS.keys() and variables <= _variables_of(OWN_SETTINGS):
         return OWN_SETTINGS
@@ -82,13 +82,14 @@ def _settings_to_read(environ: Mapping[str, str], file: _SettingsFile) -> Mappin
     # Other programs have WORKER_ variables, too: report only variables that are nearly the name of a setting.
     known_variables = _variables_of(settings)
     known_words = [name.removeprefix("WORKER_") for name in {*known_variables, _FILE_VARIABLE}]
-    for name in sorted(variables - known_variables):
-        if near := nearest(name.removeprefix("WORKER_"), known_words, 0.75):
-            raise ConfigError(f"there is no setting {name!r}", f"did you mean WORKER_{near}?")
+    for variable in sorted(variables - known_variables):
+        if near := nearest(variable.removeprefix("WORKER_"), known_words, 0.75):
+            raise ConfigError(f"there is no setting {variable!r}", f"did you mean WORKER_{near}?")
     return settings
 
 
 def _variables_of(settings: Mapping[str, Setting[Any]]) -> set[str]:
+    # A setting with a table has no variable.
     return {setting.variable for setting in settings.values() if not setting.table}
 
 
@@ -114,7 +115,7 @@ def _locate_database_and_workspace(
 
 def _count_slots(values: MutableMapping[str, Any], origins: MutableMapping[str, str]) -> None:
     if origins["concurrency"] == _DEFAULT:
-        # The processors that this process may use.
+        # Only the processors that this process may use.
         values["concurrency"] = len(os.sched_getaffinity(0))
     elif origins["io_concurrency"] == _DEFAULT and values["concurrency"]:
         # A user who sets only one number means it for all jobs.
@@ -134,9 +135,10 @@ def _shorten_heartbeat(values: MutableMapping[str, Any], origins: Mapping[str, s
 
 
 def _expand_commands(values: MutableMapping[str, Any]) -> None:
-    job_types = {"@commands": tuple(values["commands"]), "!@commands": tuple(f"!{name}" for name in values["commands"])}
+    commands = values["commands"]
+    types_by_word = {"@commands": tuple(commands), "!@commands": tuple(f"!{name}" for name in commands)}
     # Keep the word itself: if there are no commands, `@commands` must match no job type instead of all.
-    values["types"] = tuple(name for word in values["types"] for name in (word, *job_types.get(word, ())))
+    values["types"] = tuple(name for word in values["types"] for name in (word, *types_by_word.get(word, ())))
 
 
 # ── Places of the settings file and the database: docs/settings.md lists them ─────────────────────────────────────────

@@ -1,4 +1,4 @@
-"""The tables [[notify]] and [addresses]: which notices are sent to whom, and when."""
+"""The tables [[notify]] and [addresses]: which notices go to whom, and when. `services.notifications` sends them."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ _ADDRESS = ValueType("an address such as mailto:ops@example.com, https://example
 
 class NotifyRule(Struct, frozen=True):
     name: FilledText
-    to: Annotated[str, ValueType(f"{_ADDRESS.what}, or {OWNER!r}", _parse_to)]
+    to: Annotated[str, ValueType(f"{_ADDRESS.description}, or {OWNER!r}", _parse_to)]
     when: Annotated[Sequence[str], ValueType(f"a list of {', '.join(KINDS)}", _parse_kinds)] = (
         "job.failed",
         "document.failed",
@@ -102,8 +102,9 @@ class NotifyRule(Struct, frozen=True):
         return self.quiet is not None and self.quiet.include(local)
 
     def concerns(self, notice: Notice) -> bool:
-        is_reported_with_document = notice.kind == "job.failed" and notice.generation is not None
-        if is_reported_with_document and "document.failed" in self.when:
+        # The failure of a job that reads a document is also a failure of the document.
+        reads_document = notice.kind == "job.failed" and notice.generation is not None
+        if reads_document and "document.failed" in self.when:
             return False
         return notice.kind in self.when and (not self.owners or notice.owner in self.owners)
 
@@ -113,6 +114,7 @@ class NotifyRule(Struct, frozen=True):
 
 
 def hide_secrets(address: str) -> str:
+    # Keep scheme and host: user, path and query may be secret.
     return re.sub(r"(?<=://)(?:[^/@]*@)?([^/]*).*", r"\1/…", address)
 
 
@@ -134,7 +136,7 @@ def _parse_rule(raw: object, label: str) -> NotifyRule:
     return read_struct(NotifyRule, raw, f"{label} ({name})" if isinstance(name, str) else label)
 
 
-def _show_rules(rules: Sequence[NotifyRule]) -> dict[str, str]:
+def _format_rules(rules: Sequence[NotifyRule]) -> dict[str, str]:
     return {rule.name: f"{', '.join(rule.when)}: {hide_secrets(rule.to)}" for rule in rules}
 
 
@@ -143,9 +145,9 @@ def _parse_addresses(raw: object, label: str, _: Path) -> dict[str, str]:
     return {owner: _ADDRESS.read(address, f"{label}: addresses.{owner}") for owner, address in addresses.items()}
 
 
-def _show_addresses(addresses: Mapping[str, str]) -> dict[str, str]:
+def _format_addresses(addresses: Mapping[str, str]) -> dict[str, str]:
     return {owner: hide_secrets(address) for owner, address in addresses.items()}
 
 
-RULES = ValueType("a list of tables", _parse_rules, _show_rules)
-ADDRESSES = ValueType("a table", _parse_addresses, _show_addresses)
+RULES = ValueType("a list of tables", _parse_rules, _format_rules)
+ADDRESSES = ValueType("a table", _parse_addresses, _format_addresses)

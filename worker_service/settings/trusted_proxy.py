@@ -37,7 +37,7 @@ def _parse_users(raw: object, label: str, _: Path) -> Mapping[str, ProxyUser]:
 
 
 def _parse_user(raw: object, label: str) -> ProxyUser:
-    """Parse ROLE or `ROLE OWNER`."""
+    """Parse `ROLE` or `ROLE OWNER`."""
     role, _, owner = raw.partition(" ") if isinstance(raw, str) else ("", "", "")
     if role not in get_args(Role):
         raise ConfigError(f"{label} is read, operate or admin, perhaps with an owner as in 'operate ann', not {raw!r}")
@@ -56,6 +56,7 @@ class TrustedProxy(Struct, frozen=True):
     header: Annotated[str, _HEADER] = "X-Forwarded-User"
 
     def find_user(self, name: str) -> ProxyUser | None:
+        # With the owner {user}, each user sees only their own data.
         user = self.users.get(name) or self.users.get(_OTHER_USERS)
         return ProxyUser(user.role, name) if user is not None and user.owner == _NAME_OF_USER else user
 

@@ -1,4 +1,4 @@
-"""The declaration of a setting and the types of its value: each parses a flag, a variable or TOML, and describes it."""
+"""Settings and the types of their values. A type parses a flag, a variable or TOML, and formats a value for users."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeVar, get_args, overload
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 from worker_service.base.clock import parse_duration, parse_length, zone_of
 from worker_service.base.errors import BadTime, ConfigError
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 S = TypeVar("S", bound=Struct)
 
-_PAYLOAD_BYTES_MOST = 1_000_000_000
+_PAYLOAD_BYTES_MAX = 1_000_000_000
 YEAR_SECONDS = 31_536_000.0
 _MODEL_CHARACTERS_MAX = 200
-_FILE_BYTES_MOST = 2**40
-_PORT_MOST = 65535
-_USUAL_PORTS = {"http": "80", "https": "443"}
+_FILE_BYTES_MAX = 2**40
+_PORT_MAX = 65535
+_DEFAULT_PORT_BY_SCHEME = {"http": "80", "https": "443"}
 _DIGITS = re.compile(r"[0-9]{1,19}")
 _URL = re.compile(r"(https?)://(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::(\d{1,5}))?/?")
 
@@ -39,29 +39,30 @@ Listen = tuple[str, int] | Path
 
 
 class ValueType(Struct, Generic[T], frozen=True):
-    what: str
-    """Valid values, as the end of an error message: `a length of time such as 5m`."""
+    description: str
+    """Valid values, as in an error message: `a length of time such as 5m`."""
     parse: Callable[[object, str, Path], T]
-    """Takes a raw value, a label for errors and the base of relative paths. `read` explains a ValueError by `what`."""
-    write: Callable[[T], str | Mapping[str, str]] = str
-    """Formats a value for `config show`; a table as one text per entry."""
+    """Takes a raw value, its label in errors and the base of relative paths. `read` reports a ValueError."""
+    format: Callable[[T], str | Mapping[str, str]] = str
+    """Returns a text for `config show`; for a table, the text of each entry."""
 
     def read(self, raw: object, label: str, base: Path = Path()) -> T:
         try:
             return self.parse(raw, label, base)
         except (ValueError, BadTime) as error:
-            raise ConfigError(f"{label} is {self.what}, not {raw!r}") from error
+            raise ConfigError(f"{label} is {self.description}, not {raw!r}") from error
 
 
 @dataclass(slots=True, eq=False)
 class Setting(Generic[T]):
     """The declaration of a setting as a class attribute. On an instance, the same attribute is the value."""
 
-    kind: ValueType[T]
+    value_type: ValueType[T]
     default: object
     """The value as in TOML, or None if it depends on other values."""
     help: str
     otherwise: str = ""
+    """Shown to users in place of `default`."""
     has_flag: bool = False
     table: str = ""
     """Heading in TOML; a setting with one has no variable."""
@@ -88,7 +89,7 @@ class Setting(Generic[T]):
         return f"--{self.key.replace('_', '-')}"
 
     def from_environment(self) -> T:
-        return self.kind.read(os.environ.get(self.variable) or self.default, self.variable)
+        return self.value_type.read(os.environ.get(self.variable) or self.default, self.variable)
 
 
 def find_settings(declarations: type) -> dict[str, Setting[Any]]:
@@ -98,7 +99,7 @@ def find_settings(declarations: type) -> dict[str, Setting[Any]]:
 # ── Numbers, times, paths, words ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def whole_number(what: str, least: int, most: int) -> ValueType[int]:
+def whole_number(description: str, least: int, most: int) -> ValueType[int]:
     number = Annotated[int, Meta(ge=least, le=most)]
 
     def parse(raw: object, _: str, __: Path) -> int:
@@ -106,7 +107,7 @@ def whole_number(what: str, least: int, most: int) -> ValueType[int]:
         is_text_of_digits = isinstance(raw, str) and _DIGITS.fullmatch(raw)
         return msgspec.convert(int(str(raw)) if is_text_of_digits else raw, number)
 
-    return ValueType(what, parse)
+    return ValueType(description, parse)
 
 
 def format_seconds(seconds: float) -> str:
@@ -123,6 +124,10 @@ def _length_of_time(least_seconds: float) -> ValueType[float]:
         return seconds
 
     return ValueType("a length of time such as 5m, or a number of seconds", parse, format_seconds)
+
+
+def _parse_whole_seconds(raw: object, label: str, base: Path) -> int:
+    return int(TIME_FROM_ONE.parse(raw, label, base))
 
 
 def _parse_path(raw: object, _: str, base: Path) -> Path:
@@ -149,10 +154,10 @@ def parse_words(raw: object, separator: str = ",") -> list[str]:
 
 
 def _parse_types(raw: object, _: str, __: Path) -> tuple[str, ...]:
-    types = parse_words(raw)
-    if any(word == "!" or word.startswith("!!") for word in types):
+    words = parse_words(raw)
+    if any(word == "!" or word.startswith("!!") for word in words):
         raise ValueError
-    return tuple(types)
+    return tuple(words)
 
 
 def _parse_zone(raw: object, _: str, __: Path) -> str:
@@ -162,7 +167,7 @@ def _parse_zone(raw: object, _: str, __: Path) -> str:
 
 
 def _parse_yes_no(raw: object, _: str, __: Path) -> bool:
-    # TOML has booleans, a variable has text.
+    # TOML has booleans, but a variable is text.
     if raw in ("true", "false"):
         return raw == "true"
     return msgspec.convert(raw, bool)
@@ -174,13 +179,13 @@ def _parse_listen(raw: object, _: str, base: Path) -> Listen:
     if raw.startswith(("/", "./", "~/")):
         return base / Path(raw).expanduser()
     host, colon, port = raw.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not colon or not host or not _DIGITS.fullmatch(port) or int(port) > _PORT_MOST:
+    host = host.removeprefix("[").removesuffix("]")  # around an IPv6 address
+    if not colon or not host or not _DIGITS.fullmatch(port) or int(port) > _PORT_MAX:
         raise ValueError
     return host, int(port)
 
 
-def _write_listen(listen: Listen) -> str:
+def _format_listen(listen: Listen) -> str:
     if isinstance(listen, Path):
         return str(listen)
     host, port = listen
@@ -196,15 +201,15 @@ def _origin_as_browsers_send_it(url: str) -> str:
     if match is None:
         raise ValueError
     scheme, host, port = match.groups()
-    return f"{scheme}://{host}" if port in (None, _USUAL_PORTS[scheme]) else f"{scheme}://{host}:{port}"
+    return f"{scheme}://{host}" if port in (None, _DEFAULT_PORT_BY_SCHEME[scheme]) else f"{scheme}://{host}:{port}"
 
 
 def list_of(*words: str) -> ValueType[list[str]]:
     def parse(raw: object, _: str, __: Path) -> list[str]:
-        chosen = parse_words(raw)
-        if not set(chosen) <= set(words):
+        chosen_words = parse_words(raw)
+        if not set(chosen_words) <= set(words):
             raise ValueError
-        return chosen
+        return chosen_words
 
     return ValueType(f"a list of {', '.join(words)}", parse, ",".join)
 
@@ -231,18 +236,18 @@ def read_table(raw: object, label: str) -> dict[str, object]:
 def read_struct(struct: type[S], raw: object, label: str) -> S:
     """Read a table whose keys are the fields of `struct` that have a ValueType or a Meta with a description."""
     table = read_table(raw, label)
-    fields = {field.encode_name: field for field in msgspec.structs.fields(struct)}
-    types = {key: value_type for key, field in fields.items() if (value_type := _value_type_of(field.type))}
+    field_by_key = {field.encode_name: field for field in msgspec.structs.fields(struct)}
+    type_by_key = {key: value_type for key, field in field_by_key.items() if (value_type := _value_type_of(field.type))}
     for key in table:
-        if key not in types:
+        if key not in type_by_key:
             from worker_service.base.suggestions import did_you_mean  # only needed after a mistake
 
-            remedy = did_you_mean(key, types, f"the settings are {', '.join(types)}")
+            remedy = did_you_mean(key, type_by_key, f"the settings are {', '.join(type_by_key)}")
             raise ConfigError(f"{label}: there is no setting {key!r}", remedy)
-    values = {fields[key].name: types[key].read(value, f"{label}.{key}") for key, value in table.items()}
-    for key, value_type in types.items():
-        if fields[key].required and key not in table:
-            raise ConfigError(f"{label}: {key} is missing", f"it is {value_type.what}")
+    values = {field_by_key[key].name: type_by_key[key].read(raw, f"{label}.{key}") for key, raw in table.items()}
+    for key, value_type in type_by_key.items():
+        if field_by_key[key].required and key not in table:
+            raise ConfigError(f"{label}: {key} is missing", f"it is {value_type.description}")
     return struct(**values)
 
 
@@ -251,7 +256,7 @@ def _value_type_of(annotation: Any) -> ValueType[Any] | None:
         if isinstance(argument, ValueType):
             return argument
         if isinstance(argument, Meta) and argument.description:
-            # msgspec checks the constraints of a Meta.
+            # Convert to the whole annotation, so that msgspec checks the constraints of its Metas.
             return ValueType(argument.description, lambda raw, _, __: msgspec.convert(raw, annotation))
         if (nested := _value_type_of(argument)) is not None:
             return nested
@@ -262,31 +267,30 @@ def _value_type_of(annotation: Any) -> ValueType[Any] | None:
 
 DATABASE = ValueType("the path of a file", _parse_database)
 DIRECTORY = ValueType("the path of a directory", _parse_path)
-PAYLOAD_BYTES = whole_number(f"a number of bytes from 1024 to {_PAYLOAD_BYTES_MOST}", 1024, _PAYLOAD_BYTES_MOST)
+PAYLOAD_BYTES = whole_number(f"a number of bytes from 1024 to {_PAYLOAD_BYTES_MAX}", 1024, _PAYLOAD_BYTES_MAX)
 PASSAGE_TOKENS = whole_number("a number of tokens from 50 to 8000", 50, 8000)
 OVERLAP_TOKENS = whole_number("a number of tokens from 0 to 4000", 0, 4000)
 SLOTS = whole_number("a number of slots from 0 to 1000", 0, 1000)
 INTERVAL = _length_of_time(0.05)
 TIME_FROM_ZERO = _length_of_time(0)
 TIME_FROM_ONE = _length_of_time(1)
-WHOLE_SECONDS = ValueType(
-    TIME_FROM_ONE.what, lambda *raw_label_base: int(TIME_FROM_ONE.parse(*raw_label_base)), format_seconds
-)
+WHOLE_SECONDS = ValueType(TIME_FROM_ONE.description, _parse_whole_seconds, format_seconds)
 ZONE = ValueType("a time zone of this machine such as Europe/Berlin (`timedatectl list-timezones`)", _parse_zone)
 YES_NO = ValueType("true or false", _parse_yes_no, lambda value: str(value).lower())
 LISTEN = ValueType(
     "HOST:PORT such as 127.0.0.1:8470, or the path of a socket such as /run/pagemill/web.sock",
     _parse_listen,
-    _write_listen,
+    _format_listen,
 )
 WORDS: ValueType[list[str]] = ValueType("a list of texts", lambda raw, _, __: parse_words(raw), ",".join)
 URLS = ValueType("a list of addresses such as https://docs.example.org, without a path", _parse_urls, ",".join)
+_Embeddings = Annotated[str, Meta(pattern=r"\A(off|bundled|https?://[^\s?#]+)\Z")]
 EMBEDDINGS = ValueType(
     "off, bundled or the address of a server such as http://127.0.0.1:11434/v1",
     lambda raw, _, __: msgspec.convert(raw, _Embeddings),
 )
 MODEL = ValueType("the name of a model", _parse_model)
-FILE_BYTES = whole_number(f"a number of bytes from 1 to {_FILE_BYTES_MOST}", 1, _FILE_BYTES_MOST)
+FILE_BYTES = whole_number(f"a number of bytes from 1 to {_FILE_BYTES_MAX}", 1, _FILE_BYTES_MAX)
 TYPES = ValueType("a list of job types such as scrape,!command", _parse_types, ",".join)
 
 Jobs = Annotated[int, Meta(ge=0, le=2**63 - 1, description="a number of jobs")]
@@ -294,13 +298,12 @@ Text = Annotated[str, Meta(pattern=r"\A[^\0]*\Z", description="a text")]
 FilledText = Annotated[str, Meta(pattern=r"\A[^\0]*\S[^\0]*\Z", description="a text that is not empty")]
 YesNo = Annotated[bool, Meta(description="true or false")]
 
-_Embeddings = Annotated[str, Meta(pattern=r"\A(off|bundled|https?://[^\s?#]+)\Z")]
-
 
 # ── Tables, which can only be set in the file ─────────────────────────────────────────────────────────────────────────
 
 NEVER = "never"
 _LIMIT_KINDS = ("type", "class", "owner")
+_JOB_COUNT = ValueType("a number of jobs", lambda raw, _, __: msgspec.convert(raw, Jobs))
 
 
 def _parse_limits(raw: object, label: str, _: Path) -> dict[str, dict[str, int]]:
@@ -309,8 +312,8 @@ def _parse_limits(raw: object, label: str, _: Path) -> dict[str, dict[str, int]]
         if kind not in _LIMIT_KINDS:
             raise ConfigError(f"{label}: there is no limit of {kind!r}", "write [limits.type], .class or .owner")
         limits[kind] = {
-            name: _JOBS.read(most, f"{label}: limits.{kind}.{name}")
-            for name, most in read_table(table, f"{label}: limits.{kind}").items()
+            name: _JOB_COUNT.read(max_running, f"{label}: limits.{kind}.{name}")
+            for name, max_running in read_table(table, f"{label}: limits.{kind}").items()
         }
     for name in limits.get("class", {}):
         if name not in ("cpu", "io", "node"):
@@ -318,18 +321,19 @@ def _parse_limits(raw: object, label: str, _: Path) -> dict[str, dict[str, int]]
     return limits
 
 
-def _show_limits(limits: Mapping[str, Mapping[str, int]]) -> dict[str, str]:
-    return {f"{kind}.{name}": str(most) for kind, most_by_name in limits.items() for name, most in most_by_name.items()}
+def _format_limits(limits: Mapping[str, Mapping[str, int]]) -> dict[str, str]:
+    return {f"{kind}.{name}": str(number) for kind, table in limits.items() for name, number in table.items()}
 
 
-_JOBS = ValueType("a number of jobs", lambda raw, _, __: msgspec.convert(raw, Jobs))
-LIMITS = ValueType("a table", _parse_limits, _show_limits)
+LIMITS = ValueType("a table", _parse_limits, _format_limits)
 
 
 class _RetryTable(Struct, frozen=True):
-    max: Annotated[int, Meta(ge=0, le=1000, description="a number of retries from 0 to 1000")] | None = None
-    first: Annotated[float | None, INTERVAL] = None
-    most: Annotated[float | None, INTERVAL] = None
+    max_retries: Annotated[int, Meta(ge=0, le=1000, description="a number of retries from 0 to 1000")] | None = field(
+        default=None, name="max"
+    )
+    first_wait_seconds: Annotated[float | None, INTERVAL] = field(default=None, name="first")
+    longest_wait_seconds: Annotated[float | None, INTERVAL] = field(default=None, name="most")
 
 
 def _parse_retries(raw: object, label: str, _: Path) -> dict[str, RetryRule]:
@@ -339,32 +343,33 @@ def _parse_retries(raw: object, label: str, _: Path) -> dict[str, RetryRule]:
 
 
 def _parse_retry_rule(raw: object, label: str) -> RetryRule:
-    from worker_service.jobs.retries import RetryRule
+    from worker_service.jobs.retries import RetryRule  # only needed with a table [retries.TYPE]
 
     table, default = read_struct(_RetryTable, raw, label), RetryRule()
-    first, most = table.first, table.most
+    first, longest = table.first_wait_seconds, table.longest_wait_seconds
     # If only one is set, adjust the default of the other to it.
     if first is None:
-        first = default.first_seconds if most is None else min(default.first_seconds, most)
-    if most is None:
-        most = max(default.most_seconds, first)
-    if first > most:
+        first = default.first_wait_seconds if longest is None else min(default.first_wait_seconds, longest)
+    if longest is None:
+        longest = max(default.longest_wait_seconds, first)
+    if first > longest:
         raise ConfigError(
-            f"{label}: first is {format_seconds(first)} and most {format_seconds(most)}: no wait is longer than most"
+            f"{label}: first is {format_seconds(first)} and most {format_seconds(longest)}: no wait is longer than most"
         )
-    return RetryRule(table.max, first, most)
+    return RetryRule(table.max_retries, first, longest)
 
 
-def _show_retries(rules: Mapping[str, RetryRule]) -> dict[str, str]:
-    return {job_type: _show_retry_rule(rule) for job_type, rule in rules.items()}
+def _format_retries(rules: Mapping[str, RetryRule]) -> dict[str, str]:
+    return {job_type: _format_retry_rule(rule) for job_type, rule in rules.items()}
 
 
-def _show_retry_rule(rule: RetryRule) -> str:
-    max_retries = "" if rule.max is None else f"max {rule.max}, "
-    return f"{max_retries}first {format_seconds(rule.first_seconds)}, most {format_seconds(rule.most_seconds)}"
+def _format_retry_rule(rule: RetryRule) -> str:
+    retries = "" if rule.max_retries is None else f"max {rule.max_retries}, "
+    first, longest = format_seconds(rule.first_wait_seconds), format_seconds(rule.longest_wait_seconds)
+    return f"{retries}first {first}, most {longest}"
 
 
-RETRIES = ValueType("a table", _parse_retries, _show_retries)
+RETRIES = ValueType("a table", _parse_retries, _format_retries)
 
 
 def _parse_age(raw: object, _: str, __: Path) -> str:
@@ -394,8 +399,8 @@ PRUNE = ValueType("a table", _parse_prune, dict)
 # ── Tables with a module of their own ─────────────────────────────────────────────────────────────────────────────────
 
 
-def _imported_if_set(what: str, path: str, unset: T, raw_unset: Sequence[object]) -> ValueType[T]:
-    """Return the type at `path` (module.NAME), whose module is imported only for another value than `raw_unset`."""
+def _imported_if_set(description: str, path: str, unset: T, raw_unset_values: Sequence[object]) -> ValueType[T]:
+    """Return the type at `path` (module.NAME), whose module is imported only for values that are not unset."""
 
     def load() -> ValueType[T]:
         module, _, name = path.partition(".")
@@ -403,14 +408,15 @@ def _imported_if_set(what: str, path: str, unset: T, raw_unset: Sequence[object]
         return value_type
 
     def parse(raw: object, label: str, base: Path) -> T:
-        return unset if raw in raw_unset else load().parse(raw, label, base)
+        return unset if raw in raw_unset_values else load().parse(raw, label, base)
 
-    def write(value: T) -> str | Mapping[str, str]:
+    def format_value(value: T) -> str | Mapping[str, str]:
         if value == unset:
+            # A single value has one text, a table or a list of tables has a text for each entry.
             return "" if unset is None else {}
-        return load().write(value)
+        return load().format(value)
 
-    return ValueType(what, parse, write)
+    return ValueType(description, parse, format_value)
 
 
 COMMANDS: ValueType[dict[str, Any]] = _imported_if_set("a table", "commands.COMMANDS", {}, ({},))

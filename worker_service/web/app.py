@@ -232,7 +232,7 @@ def serve(settings: Settings, on_ready: Callable[[], None]) -> int:
         # Where stdout is no terminal, the command prints no link: the log says how to get one.
         log.info(
             events.WEB_STARTED,
-            address=LISTEN.write(settings.web_listen),
+            address=LISTEN.format(settings.web_listen),
             database=str(settings.database),
             sign_in="pagemill token link",
         )

@@ -63,7 +63,7 @@ def run_until_signal(server: uvicorn.Server, listener: socket.socket) -> None:
 
 
 def open_socket(listen: Listen) -> socket.socket:
-    address = LISTEN.write(listen)
+    address = LISTEN.format(listen)
     try:
         if isinstance(listen, Path):
             return _open_unix_socket(listen)
