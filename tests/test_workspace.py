@@ -220,7 +220,7 @@ class Steps:
 
 def test_an_interrupted_update_is_completed_by_the_next(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[tuple[Any, str]] = [(os, "mkdir"), (os, "symlink"), (os, "unlink"), (os, "rmdir")]
-    calls += [(shelf.store.links, "save_links"), (shelf.store.links, "links_made")]
+    calls += [(shelf.store.links, "save_links"), (shelf.store.links, "mark_links_made")]
     document_id = add_read_document(shelf, "/in/a.pdf", "0.pdf", roles="original text")
 
     for number in range(100):

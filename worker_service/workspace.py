@@ -123,7 +123,7 @@ def update_links(store: Store, workspace: Path, document_ids: Sequence[int]) -> 
                 if error.errno in _WORKSPACE_ERRNOS:
                     raise
                 errors.append(f"{path}: {error.strerror}")
-    store.links.links_made(document_ids)
+    store.links.mark_links_made(document_ids)
     return errors
 
 
@@ -197,9 +197,9 @@ def _open_folder(workspace: Path, folders: Sequence[str], *, creates: bool = Fal
 
 def delete_gone_files(store: Store, workspace: Path) -> Sequence[str]:
     """Return the files that could not be removed. Rows are deleted last, so that an interrupted sweep is repeated."""
-    while paths := store.removal.gone_files():
+    while paths := store.removal.files_to_delete():
         failed = [path for path in paths if not _try_to_remove(workspace, path)]
-        store.removal.forget_gone_files([path for path in paths if path not in failed])
+        store.removal.forget_deleted_files([path for path in paths if path not in failed])
         if failed:
             return failed
     return []

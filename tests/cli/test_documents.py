@@ -570,7 +570,7 @@ def test_a_file_without_permission_to_delete_is_left_to_the_daemon(run: Run, she
         result = run("documents", "rm", 1, "--yes")
 
     assert "no permission to delete 1 file in the workspace; the daemon" in result.stderr
-    assert shelf.store.removal.gone_files() == left_of(shelf) == ["objects/1-1/original"]
+    assert shelf.store.removal.files_to_delete() == left_of(shelf) == ["objects/1-1/original"]
 
 
 def test_stats_shows_the_documents_and_files_of_each_owner(run: Run, shelf: Shelf) -> None:

@@ -132,7 +132,7 @@ def test_rows_of_gone_files_inserted_by_hand_delete_only_published_files(
 
     assert (tmp_path / "settings.toml").exists()
     assert [file.name for file in published.iterdir()] == ["page.txt"]
-    assert store.removal.gone_files() == []
+    assert store.removal.files_to_delete() == []
     assert by_hand("SELECT * FROM document_gone") == []
     assert store.library.document(1).source_key == "a.pdf"
 

@@ -41,5 +41,5 @@ def embed_all(store: Store, embedder: Embedder, limits: PassageLimits = LIMITS) 
     embed_passages(cast(Any, StoreContext(store, job.lease)), embedder, limits)
     store.leases.complete(job.lease)
     assert not store.embeddings.is_behind(embedder.name)
-    while store.embeddings.use(embedder.name):
+    while store.embeddings.use_model(embedder.name):
         pass

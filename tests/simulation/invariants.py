@@ -20,14 +20,16 @@ def gate_faults(people: WatchedStore, workers: Sequence[str]) -> Iterator[str]:
         for job_id in people.job_queries.ids(Selector(statuses=(Status.PENDING,)))
         if not people.gates.explain(job_id)
     }
-    yield from (sentence for (sentence,) in people.database.read("history_batches", most=5))
+    yield from (sentence for (sentence,) in people.database.read("audit_batches", most=5))
     with people.database.unwatched(), people.database.rehearsal():
         make_ready(people.database, people.database.now())
         next_ones = {
             job_id
             for worker_id in workers
             for job_class in ("cpu", "io")
-            for (job_id,) in people.database.write("next_turn", **claim_values(people.database, worker_id, job_class))
+            for (job_id,) in people.database.read_locked(
+                "next_turn", **claim_values(people.database, worker_id, job_class)
+            )
         }
     if free != next_ones:
         yield f"P12: {sorted(free)} have no gate, and the next claims would take {sorted(next_ones)}"

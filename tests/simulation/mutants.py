@@ -187,10 +187,10 @@ MUTANTS = (
          "        with self._db.transaction():\n            has_no_effects = not with_effects"),)),
     Mutant("follow-ups of a refused completion", "P2", "simulation", (
         ("            has_no_effects = not with_effects",
-         "            for lost in (d for d in completions if d.lease not in has_document):\n"
-         "                from worker_service.store.completions import Work\n"
-         "                work = Work(None, None, '', '', None, None, 5)\n"
-         "                self._store.completions.insert_follow_ups(1, work, lost.follow_ups)\n"
+         "            for lost in (d for d in completions if d.lease not in has_document_by_lease):\n"
+         "                from worker_service.store.completions import ParentJob\n"
+         "                parent = ParentJob(1, None, None, '', '', None, None, 5)\n"
+         "                self._store.completions.insert_follow_ups(parent, lost.follow_ups)\n"
          "            has_no_effects = not with_effects"),)),
     Mutant("files of a refused completion kept", "P5", "contract", (
         ("                # Retract last: if the write above fails, the outcome is retried and needs the files.\n"

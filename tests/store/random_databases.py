@@ -208,7 +208,7 @@ class RandomStore:
             for job_class in ("cpu", "io"):
                 with self.store.database.rehearsal(), patch.object(Database, "transaction", nullcontext):
                     taken |= {job.id for job in self.store.leases.claim(worker_id, 1, job_class)}
-                self.store.scheduler.forget()
+                self.store.scheduler.forget_lanes()
         return taken
 
 

@@ -575,7 +575,7 @@ def test_files_outlive_the_jobs_that_published_them(store: Store, clock: Movable
 
     assert job.id not in [left.id for left in store.job_queries.list(Selector())]
     assert [file.name for file in store.attempts.inputs(1)] == ["a.pdf"]
-    assert store.removal.gone_files() == []
+    assert store.removal.files_to_delete() == []
 
 
 def test_the_same_content_is_found_by_sha256_for_all_and_by_md5_for_its_owner(store: Store) -> None:
@@ -751,7 +751,7 @@ def test_a_page_is_found_by_its_alias_until_it_is_deleted(store: Store, by_hand:
         store.attempts.save_pages([(job.lease, PageResult(at, f"new {job.id}", "new")) for at in (1, 4, 7)])
         store.leases.complete(job.lease)
     clock.advance(1)
-    while store.removal.forget_pages():
+    while store.removal.forget_superseded_pages():
         pass
     assert by_hand("SELECT * FROM page_alias") == []
 
@@ -804,7 +804,7 @@ def test_a_page_saved_after_a_request_to_stop_is_reused_by_the_retry(store: Stor
 
     assert save(store, job.lease, "kept") == [job.lease]
     store.leases.confirm_cancel(job.lease)
-    store.removal.forget_pages(100)
+    store.removal.forget_superseded_pages(100)
     store.job_control.retry(jobs_with_ids(job.id), actor="ann")
     again = claim(store)
 
@@ -822,7 +822,7 @@ def test_p11_a_page_of_an_older_generation_is_stored_by_its_digest_only(store: S
     assert store.attempts.answer(new.lease, KnownPages(["1:late"])) == KnownDigests(["1:late"])
     assert by_hand("SELECT number FROM page") == []
     # A result that was reported as known stays while the asking attempt runs.
-    store.removal.forget_pages(100)
+    store.removal.forget_superseded_pages(100)
     store.attempts.save_pages([(new.lease, PageResult(1, "1:late"))])
     assert [page.text for page in store.attempts.answer(new.lease, DocumentPages(1, 9)).pages] == ["late"]
 
@@ -865,7 +865,7 @@ def test_a_crawl_stores_the_items_it_has_seen(store: Store, by_hand: ByHand) -> 
 def remove(store: Store, *document_ids: int) -> Removed:
     """Remove documents and their pages, as a user and then the chore do."""
     removed = store.removal.remove_documents(document_ids, actor="ann")
-    while store.removal.forget_gone():
+    while store.removal.forget_removed_documents():
         pass
     return removed
 
@@ -882,7 +882,7 @@ def test_a_document_without_live_jobs_is_removed_with_its_pages_and_files(store:
     assert (removed.document_ids, list(removed.refused)) == ([1], [99])
     assert removed.freed == Weight(documents=1, pages=0, files=1, size=10)
     assert by_hand("SELECT * FROM page") == by_hand("SELECT * FROM page_result") == []
-    assert store.removal.gone_files() == ["objects/1-1/a.pdf"]
+    assert store.removal.files_to_delete() == ["objects/1-1/a.pdf"]
     assert "reindex" in store.job_control.retry(jobs_with_ids(job.id), actor="ann").refused[job.id]
     assert request_document(store, "a.pdf", owner="ann").document_id == 2
 
@@ -896,9 +896,9 @@ def test_a_removed_document_is_invisible_while_its_pages_are_deleted_in_steps(st
     while by_hand("SELECT * FROM document_gone"):
         assert store.search.find(SearchRequest("solar")).items == []
         assert store.search.keyword_counts(["solar"]) == []
-        assert store.removal.forget_gone(10) <= 20
+        assert store.removal.forget_removed_documents(10) <= 20
         left.append(by_hand("SELECT count(*) AS n FROM page")[0]["n"])
-    while store.removal.forget_gone(10):
+    while store.removal.forget_removed_documents(10):
         pass
 
     assert left[:5] == [40, 30, 20, 10, 0]
@@ -920,11 +920,11 @@ def test_pages_and_files_that_another_document_has_stay_with_it(store: Store, by
     assert [document.document_id for document in store.search.find(SearchRequest("both")).items] == [2]
     assert store.search.find(SearchRequest("own")).items == []
     assert by_hand("SELECT text FROM page_result") == [{"text": "both"}]
-    assert store.removal.gone_files() == []
+    assert store.removal.files_to_delete() == []
     assert remove(store, 2).freed == Weight(documents=1, files=1, size=10)
-    assert store.removal.gone_files() == [original.path]
-    store.removal.forget_gone_files([original.path])
-    assert store.removal.gone_files() == []
+    assert store.removal.files_to_delete() == [original.path]
+    store.removal.forget_deleted_files([original.path])
+    assert store.removal.files_to_delete() == []
 
 
 def test_a_removal_is_an_action_that_cannot_be_undone(store: Store, by_hand: ByHand, clock: MovableClock) -> None:
@@ -967,7 +967,7 @@ def test_an_unused_result_is_deleted_when_no_attempt_may_use_it(
     known = store.attempts.answer(asking.lease, KnownPages(["1:first"])).digests
     clock.advance(1)
 
-    while store.removal.forget_pages():
+    while store.removal.forget_superseded_pages():
         pass
 
     assert by_hand("SELECT generation FROM page") == [{"generation": 2}]
@@ -976,7 +976,7 @@ def test_an_unused_result_is_deleted_when_no_attempt_may_use_it(
     assert store.attempts.answer(asking.lease, KnownPages(["1:first"])).digests == []
     store.leases.complete(asking.lease)
     clock.advance(1)
-    while store.removal.forget_pages():
+    while store.removal.forget_superseded_pages():
         pass
     assert by_hand("SELECT text FROM page_result") == [{"text": "second"}]
     assert store.search.find(SearchRequest("first")).items == []
@@ -988,7 +988,7 @@ def test_pages_of_a_failed_generation_are_kept_for_the_next_one(store: Store, cl
     store.leases.fail(first.lease, Failure("X", "x"), retry_at=None)
     request_document(store)
     clock.advance(1)
-    while store.removal.forget_pages():
+    while store.removal.forget_superseded_pages():
         pass
 
     again = claim(store)
@@ -1005,7 +1005,7 @@ def test_publishing_deletes_files_that_only_an_earlier_generation_has(store: Sto
     store.leases.complete_many([Completion(claim(store, "ingest").lease, files=made, publishes=True)])
 
     assert {file.role: file.job_id for file in store.attempts.inputs(1)} == {"original": 3, "text": 4}
-    assert store.removal.gone_files() == ["objects/2-1/a.html", "objects/2-1/a.txt"]
+    assert store.removal.files_to_delete() == ["objects/2-1/a.html", "objects/2-1/a.txt"]
 
 
 def test_an_older_original_is_deleted_even_if_its_name_differs(store: Store) -> None:
@@ -1013,7 +1013,7 @@ def test_an_older_original_is_deleted_even_if_its_name_differs(store: Store) -> 
     download(store, name="b.pdf", content="c2")
     store.leases.complete_many([Completion(claim(store, "ingest").lease, publishes=True)])
 
-    store.removal.forget_pages()
+    store.removal.forget_superseded_pages()
 
     assert [file.name for file in store.library.files(1)] == ["b.pdf"]
 
@@ -1022,13 +1022,13 @@ def test_a_page_reported_as_known_can_still_be_saved_after_a_cleanup(store: Stor
     publish(store, "report.pdf", "first")
     publish(store, "report.pdf", "second", content="c2")
     asking = start_reading(store, "other.pdf")
-    while store.removal.forget_pages():
+    while store.removal.forget_superseded_pages():
         pass
 
     store.attempts.save_pages([(asking.lease, PageResult(1, "1:first"))])
     store.leases.complete_many([Completion(asking.lease, publishes=True)])
     clock.advance(9)
-    while store.removal.forget_pages():
+    while store.removal.forget_superseded_pages():
         pass
 
     assert [page.text for page in store.library.page_texts(2)] == ["first"]

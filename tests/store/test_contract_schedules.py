@@ -23,21 +23,21 @@ def ids(store: Store) -> list[int]:
 def test_a_schedule_begins_when_first_seen_and_again_when_its_plan_changes(store: Store, clock: MovableClock) -> None:
     assert store.schedules.last_handled_slot("nightly", PLAN) is None
 
-    store.schedules.begin("nightly", PLAN)
+    store.schedules.begin_plan("nightly", PLAN)
     clock.advance(60)
-    store.schedules.begin("nightly", PLAN)
+    store.schedules.begin_plan("nightly", PLAN)
     assert store.schedules.last_handled_slot("nightly", PLAN) == START
 
     assert store.schedules.last_handled_slot("nightly", "another") is None
-    store.schedules.begin("nightly", "another")
+    store.schedules.begin_plan("nightly", "another")
     assert store.schedules.last_handled_slot("nightly", "another") == clock.now
 
 
 def test_a_slot_is_taken_once_with_its_job(store: Store) -> None:
-    store.schedules.begin("nightly", PLAN)
+    store.schedules.begin_plan("nightly", PLAN)
 
-    first = store.schedules.take("nightly", PLAN, START + HOUR, JOB)
-    again = store.schedules.take("nightly", PLAN, START + HOUR, JOB)
+    first = store.schedules.run_slot("nightly", PLAN, START + HOUR, JOB)
+    again = store.schedules.run_slot("nightly", PLAN, START + HOUR, JOB)
 
     assert first is not None
     assert (again, ids(store)) == (None, [first.job_id])
@@ -46,40 +46,40 @@ def test_a_slot_is_taken_once_with_its_job(store: Store) -> None:
 
 
 def test_no_slot_before_a_taken_one_or_of_another_plan_can_be_taken(store: Store) -> None:
-    store.schedules.begin("nightly", PLAN)
-    store.schedules.take("nightly", PLAN, START + 2 * HOUR, JOB)
+    store.schedules.begin_plan("nightly", PLAN)
+    store.schedules.run_slot("nightly", PLAN, START + 2 * HOUR, JOB)
 
-    assert store.schedules.take("nightly", PLAN, START + HOUR, JOB) is None
-    assert store.schedules.take("nightly", "another", START + 3 * HOUR, JOB) is None
+    assert store.schedules.run_slot("nightly", PLAN, START + HOUR, JOB) is None
+    assert store.schedules.run_slot("nightly", "another", START + 3 * HOUR, JOB) is None
     assert len(ids(store)) == 1
 
 
 def test_a_slot_stays_taken_after_its_job_was_deleted_or_the_plan_changed(store: Store, clock: MovableClock) -> None:
-    store.schedules.begin("nightly", PLAN)
-    store.schedules.take("nightly", PLAN, START + HOUR, JOB)
+    store.schedules.begin_plan("nightly", PLAN)
+    store.schedules.run_slot("nightly", PLAN, START + HOUR, JOB)
     store.job_control.delete(Selector(ids=(1,)), actor="ann")
-    store.schedules.begin("nightly", "another")
+    store.schedules.begin_plan("nightly", "another")
 
-    assert store.schedules.take("nightly", "another", START + HOUR, JOB) is None
+    assert store.schedules.run_slot("nightly", "another", START + HOUR, JOB) is None
     assert ids(store) == []
 
 
 def test_skipped_slots_start_nothing_and_cannot_be_taken_later(store: Store) -> None:
-    store.schedules.begin("nightly", PLAN)
+    store.schedules.begin_plan("nightly", PLAN)
 
     assert store.schedules.skip_slots("nightly", PLAN, START + HOUR, "missed 1 slot", "ann")
     assert not store.schedules.skip_slots("nightly", PLAN, START + HOUR, "missed 1 slot", "ann")
-    assert store.schedules.take("nightly", PLAN, START + HOUR, JOB, "missed 1 slot") is None
+    assert store.schedules.run_slot("nightly", PLAN, START + HOUR, JOB, "missed 1 slot") is None
     assert ids(store) == []
     [notice] = store.notices.after(0)
     assert (notice.kind, notice.owner, notice.message) == ("schedule.missed", "ann", "missed 1 slot")
 
 
 def test_a_taken_slot_writes_the_notice_about_missed_ones(store: Store) -> None:
-    store.schedules.begin("nightly", PLAN)
+    store.schedules.begin_plan("nightly", PLAN)
 
-    store.schedules.take("nightly", PLAN, START + HOUR, NewJob("ocr_pages", owner="ann"), "missed 3 slots")
-    store.schedules.take("nightly", PLAN, START + 2 * HOUR, JOB)
+    store.schedules.run_slot("nightly", PLAN, START + HOUR, NewJob("ocr_pages", owner="ann"), "missed 3 slots")
+    store.schedules.run_slot("nightly", PLAN, START + 2 * HOUR, JOB)
 
     assert [(notice.kind, notice.owner, notice.message) for notice in store.notices.after(0)] == [
         ("schedule.missed", "ann", "missed 3 slots")
@@ -87,22 +87,22 @@ def test_a_taken_slot_writes_the_notice_about_missed_ones(store: Store) -> None:
 
 
 def test_a_slot_whose_job_is_live_under_its_key_is_taken_with_that_job(store: Store) -> None:
-    store.schedules.begin("nightly", PLAN)
-    store.schedules.take("nightly", PLAN, START + HOUR, UNIQUE)
+    store.schedules.begin_plan("nightly", PLAN)
+    store.schedules.run_slot("nightly", PLAN, START + HOUR, UNIQUE)
 
-    taken = store.schedules.take("nightly", PLAN, START + 2 * HOUR, UNIQUE)
+    taken = store.schedules.run_slot("nightly", PLAN, START + 2 * HOUR, UNIQUE)
 
     assert taken is not None
     assert (taken.existing, taken.job_id, ids(store)) == (True, 1, [1])
 
 
 def test_a_slot_may_begin_a_batch_and_stays_taken_with_it(store: Store) -> None:
-    store.schedules.begin("nightly", PLAN)
+    store.schedules.begin_plan("nightly", PLAN)
     work = BatchOfJobs(NewBatch("ann", "nightly", 7), [JOB, JOB], OwnerPolicy.QUEUE)
 
-    first = store.schedules.take("nightly", PLAN, START + HOUR, work)
-    again = store.schedules.take("nightly", PLAN, START + HOUR, work)
-    second = store.schedules.take("nightly", PLAN, START + 2 * HOUR, work)
+    first = store.schedules.run_slot("nightly", PLAN, START + HOUR, work)
+    again = store.schedules.run_slot("nightly", PLAN, START + HOUR, work)
+    second = store.schedules.run_slot("nightly", PLAN, START + 2 * HOUR, work)
 
     assert (first, again, second) == (StartedWork(None, 1), None, StartedWork(None, 2))
     assert [(job.owner, job.batch_id, job.priority) for job in map(store.job_queries.get, ids(store))] == [
@@ -115,7 +115,7 @@ def test_a_slot_may_begin_a_batch_and_stays_taken_with_it(store: Store) -> None:
 
 
 def test_a_user_can_start_a_schedule_without_taking_a_slot(store: Store, clock: MovableClock) -> None:
-    store.schedules.begin("nightly", PLAN)
+    store.schedules.begin_plan("nightly", PLAN)
 
     started = store.schedules.run_now("nightly", JOB)
     at_once_again = store.schedules.run_now("nightly", JOB)
@@ -123,7 +123,7 @@ def test_a_user_can_start_a_schedule_without_taking_a_slot(store: Store, clock: 
     assert started is not None
     assert (at_once_again, ids(store)) == (None, [started.job_id])
     assert store.schedules.last_run("nightly") == ScheduleRun(None, clock.text, 1)
-    assert store.schedules.take("nightly", PLAN, START + HOUR, JOB) is not None
+    assert store.schedules.run_slot("nightly", PLAN, START + HOUR, JOB) is not None
 
 
 def test_a_key_is_enqueued_once_in_its_period_even_if_its_job_has_ended(store: Store) -> None:
@@ -149,10 +149,10 @@ def test_a_live_job_of_yesterday_does_not_use_up_the_key_for_today(store: Store)
 
 
 def test_old_runs_are_deleted_except_the_newest_and_never_repeated(store: Store, clock: MovableClock) -> None:
-    store.schedules.begin("nightly", PLAN)
+    store.schedules.begin_plan("nightly", PLAN)
     slots = [START + hours * HOUR for hours in (1, 2, 3)]
     for slot in slots:
-        store.schedules.take("nightly", PLAN, slot, JOB)
+        store.schedules.run_slot("nightly", PLAN, slot, JOB)
     store.schedules.enqueue_once("key", "month 2026-11", UNIQUE)
     clock.advance(61 * 86_400)
     store.pruning.prune(Selector(older_than="2020-01-01 00:00:00.000"))
@@ -162,7 +162,7 @@ def test_old_runs_are_deleted_except_the_newest_and_never_repeated(store: Store,
     store.pruning.prune(Selector(older_than="2020-01-01 00:00:00.000"))
 
     assert runs(store) == [("nightly", "2026-11-18 13:00:00.000"), ("once:key", "month 2026-11")]
-    assert [store.schedules.take("nightly", PLAN, slot, JOB) for slot in slots] == [None] * 3
+    assert [store.schedules.run_slot("nightly", PLAN, slot, JOB) for slot in slots] == [None] * 3
 
 
 def runs(store: Store) -> list[tuple[object, ...]]:

@@ -85,10 +85,10 @@ def test_expired_links_and_sessions_are_deleted_but_tokens_kept(store: Store, cl
     assert kept is not None
     store.tokens.make(link(clock))
     store.tokens.begin_session(kept, session(clock))
-    assert store.tokens.forget_old() == 0
+    assert store.tokens.forget_ended() == 0
     clock.advance(3600)
 
-    assert store.tokens.forget_old() == 2
+    assert store.tokens.forget_ended() == 2
     assert [token.id for token in store.tokens.list()] == [kept]
 
 

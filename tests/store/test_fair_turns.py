@@ -13,6 +13,7 @@ from tests.store.kit import MovableClock, claimed_ids, jobs_with_ids, lay_out, n
 from worker_service.jobs.attempts import Failure
 from worker_service.jobs.job import Job, NewJob
 from worker_service.store.claim_order import claim_values, make_ready
+from worker_service.store.database import Row
 from worker_service.store.store import Store
 
 TYPES = ("ocr_pages", "assemble", "scrape_account")
@@ -28,21 +29,24 @@ class Queue:
         self.clock = MovableClock()
         self.daemon, self.other_program = open_at(path, self.clock), open_at(path, self.clock)
         self.ran = Counter[str]()
-        written = self.daemon.database.write
-
-        def write(name: str, /, *row: object, **named: object) -> object:
-            self.ran[name] += 1
-            return written(name, *row, **named)  # type: ignore[arg-type]
-
-        self.daemon.database.write = write  # type: ignore[method-assign,assignment]
+        database = self.daemon.database
+        database.write = self._counted(database.write)  # type: ignore[method-assign]
+        database.read_locked = self._counted(database.read_locked)  # type: ignore[method-assign]
         self.daemon.workers.register(new_worker(cpu=1000))
         self.other_program.workers.register(new_worker("w2", cpu=1000))
+
+    def _counted(self, run: Callable[..., list[Row]]) -> Callable[..., list[Row]]:
+        def count_and_run(name: str, /, *row: object, **values: object) -> list[Row]:
+            self.ran[name] += 1
+            return run(name, *row, **values)
+
+        return count_and_run
 
     def next_by_a_walk(self) -> list[int]:
         database = self.other_program.database
         with database.rehearsal():
             make_ready(database, database.now())
-            return [job_id for (job_id,) in database.write("next_turn", **claim_values(database, "w1", "cpu"))]
+            return [job_id for (job_id,) in database.read_locked("next_turn", **claim_values(database, "w1", "cpu"))]
 
     def close(self) -> None:
         self.daemon.close()

@@ -11,7 +11,7 @@ from worker_service.jobs.attempts import Failure
 from worker_service.jobs.job import Lease, NewJob, Status
 from worker_service.jobs.retries import REQUEUES_MAX
 from worker_service.jobs.selector import Selector
-from worker_service.store.integrity import FINDINGS_PER_RULE_MAX
+from worker_service.store.integrity import FINDINGS_PER_STATEMENT_MAX
 from worker_service.store.store import Store
 
 
@@ -124,4 +124,4 @@ def test_the_audit_limits_the_findings_of_each_rule(store: Store) -> None:
 
     findings = findings_after(store, "UPDATE worker_job_queue SET status = 'failed'")
 
-    assert len(findings) == FINDINGS_PER_RULE_MAX
+    assert len(findings) == FINDINGS_PER_STATEMENT_MAX

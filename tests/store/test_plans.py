@@ -49,7 +49,7 @@ def large_table(tmp_path_factory: pytest.TempPathFactory) -> Path:
         store.leases.complete_many([Completion(job.lease) for job in jobs])
     store.intake.enqueue_many([NewJob("ocr_pages", priority=number % 10 + 1) for number in range(MANY)])
     store.leases.claim("w1", 1)
-    store.integrity.tidy(at_once=True)
+    store.integrity.truncate_wal(even_if_small=True)
     store.close()
     return path
 
@@ -74,12 +74,12 @@ def plan(
     connection.close()
 
 
-# Statements that may scan: counts for users, and superseded_files for a chore. history_… is for `pagemill db check`.
+# Statements that may scan: counts for users, and superseded_files for a chore. audit_… is for `pagemill db check`.
 COUNTED = {"count_by_status", "oldest_ready", "counts_by_type", "errors", "superseded_files"}
 OVER_JOBS = sorted(
     name
     for name, text in STATEMENTS.items()
-    if "worker_job_queue" in text and name not in COUNTED and not name.startswith("history_")
+    if "worker_job_queue" in text and name not in COUNTED and not name.startswith("audit_")
 )
 
 
@@ -111,7 +111,7 @@ INDEXES = {
     "errors": "job_failed",
     "hours_of_work": "PRIMARY KEY",
     "not_brought_in": "job_not_brought_in",
-    "mark_links_due_after_moves": r"PRIMARY KEY \(crawl=\? AND id=\?",
+    "mark_workspace_links_due_after_moves": r"PRIMARY KEY \(crawl=\? AND id=\?",
 }
 
 

@@ -106,7 +106,7 @@ class Library:
         yield from self.faults
         with closing(open_session(self._settings, actor="chaos")) as session:
             store = session.store
-            while store.removal.forget_gone() + store.removal.forget_pages():
+            while store.removal.forget_removed_documents() + store.removal.forget_superseded_pages():
                 pass
             read = session.library.documents(DocumentSelector(), most=100)
             published = passage_follower.stored_passages(

@@ -103,7 +103,7 @@ def _estimate_folder(call: Invocation, crawl: NewJob) -> ToRead:
 
 
 def show_estimate(call: Invocation, estimate: ToRead, left_out: LeftOut) -> None:
-    speed, size = call.session.library.pace(), estimate.bytes_to_read
+    speed, size = call.session.library.reading_speed(), estimate.bytes_to_read
     duration = {"seconds": speed and round(speed.seconds_for(size)), "pace": speed}
     if call.print_if_json({"dry_run": True, **asdict(estimate), **duration, **left_out.as_answer()}):
         return

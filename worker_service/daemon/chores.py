@@ -132,7 +132,7 @@ def embed_pages(context: DaemonContext) -> float:
 
     embedder, store = embedder_of(context.settings), context.store
     if not store.embeddings.is_behind(embedder.name):
-        has_more_to_delete = store.embeddings.use(embedder.name)
+        has_more_to_delete = store.embeddings.use_model(embedder.name)
         return _SOON_SECONDS if has_more_to_delete else _EMBED_SECONDS
     if store.embeddings.is_job_due():
         store.intake.enqueue(NewJob(EMBED, "local", name="search by meaning", unique_key=EMBED))
@@ -140,7 +140,7 @@ def embed_pages(context: DaemonContext) -> float:
 
 
 def tidy_database(context: DaemonContext) -> float:
-    context.store.integrity.tidy()
+    context.store.integrity.truncate_wal()
     return 300.0
 
 
@@ -216,7 +216,7 @@ _NOTIFY_SECONDS = 5.0
 
 def send_notifications(context: DaemonContext) -> float:
     # The first batch with an address adds this reader, also if the settings name no recipients.
-    has_batch_with_address = context.store.notices.is_read_by(BATCH_ENDS_READER)
+    has_batch_with_address = context.store.notices.has_reader(BATCH_ENDS_READER)
     if not context.settings.notify and not has_batch_with_address:
         return _NOTIFY_SECONDS
     from worker_service.services import notifications  # imported only if there is a recipient
@@ -260,7 +260,7 @@ def sweep_objects(context: DaemonContext) -> float:
             swept += 1
     if swept:
         context.log.info(events.OBJECTS_SWEPT, folders=swept)
-    has_more_pages = context.store.removal.forget_pages(FORGOTTEN_AT_ONCE)
+    has_more_pages = context.store.removal.forget_superseded_pages(FORGOTTEN_AT_ONCE)
     return 5.0 if has_more_pages else 3600.0
 
 
@@ -272,7 +272,7 @@ def _is_left_over(context: DaemonContext, job_id: int, fence: int) -> bool:
 
 def delete_removed_files(context: DaemonContext) -> float:
     workspace = context.settings.workspace
-    has_more_rows = context.store.removal.forget_gone(FORGOTTEN_AT_ONCE)
+    has_more_rows = context.store.removal.forget_removed_documents(FORGOTTEN_AT_ONCE)
     if undeletable := delete_gone_files(context.store, workspace):
         files = counted(len(undeletable), "file")
         raise PermissionError(f"{files} may not be removed, such as {workspace / undeletable[0]}")
@@ -373,7 +373,7 @@ class LinkDocuments:
         due_ids = links.links_due(_LINKED_AT_ONCE)
         if _ALL in due_ids or now >= self._next_scan_at:
             # Note the request for all links as fulfilled: the scan begins here.
-            links.links_made([_ALL])
+            links.mark_links_made([_ALL])
             self._scanned_id, self._next_scan_at = 0, now + SCAN_SECONDS
         ids: Sequence[int] = [document_id for document_id in due_ids if document_id != _ALL]
         if not ids and self._scanned_id is not None:

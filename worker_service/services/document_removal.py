@@ -23,7 +23,7 @@ def remove_documents(session: Session, documents: Sequence[Document]) -> tuple[R
     """Return the result, and the files that only a daemon may delete."""
     store, workspace = session.store, session.settings.workspace
     removed = store.removal.remove_documents([document.id for document in documents], actor=session.actor)
-    while store.removal.forget_gone(FORGOTTEN_AT_ONCE):
+    while store.removal.forget_removed_documents(FORGOTTEN_AT_ONCE):
         time.sleep(_PAUSE_SECONDS)
     removed_ids = set(removed.document_ids)
     for document in documents:

@@ -86,7 +86,7 @@ def retry_failures(
     session: Session, owner: str | None, *, job_ids: Sequence[int] | None = None, code: str | None = None
 ) -> Changed:
     # With the other failed jobs of their documents: a document is listed as one failure.
-    ids = session.job_queries.failed_beside(select_failures(session, owner, job_ids, code))
+    ids = session.job_queries.failed_jobs_of_same_documents(select_failures(session, owner, job_ids, code))
     if not ids:
         return Changed(None, ())
     return job_control.apply_plan(session, job_control.make_plan(session, "retry", Selector(ids=ids), seconds=0))

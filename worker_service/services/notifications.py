@@ -125,7 +125,7 @@ def is_allowed_address(session: Session, address: str, *, owner: str) -> bool:
 
 def _send_ends_of_batches(session: Session) -> int:
     notices = session.store.notices
-    if not notices.is_read_by(BATCH_ENDS_READER):
+    if not notices.has_reader(BATCH_ENDS_READER):
         return 0
     position = notices.begin(BATCH_ENDS_READER)
     unread = notices.after(position, most=_NOTICES_AT_ONCE)

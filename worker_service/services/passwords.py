@@ -104,7 +104,7 @@ def _is_needed(store: Store, path: Path) -> bool:
     typed = None if path.name.startswith(".") else _read(path)
     if typed is None:
         return False
-    return typed.is_kept or store.removal.is_awaited(typed.platform, typed.owner, typed.source_key)
+    return typed.is_kept or store.removal.is_source_awaited(typed.platform, typed.owner, typed.source_key)
 
 
 def _read(path: Path) -> DocumentPassword | None:

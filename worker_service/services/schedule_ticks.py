@@ -153,7 +153,7 @@ def _start_due_slots(
     store, plan, now = session.store.schedules, schedule.plan, session.clock()
     last_slot = store.last_handled_slot(schedule.name, plan)
     if last_slot is None:
-        store.begin(schedule.name, plan)
+        store.begin_plan(schedule.name, plan)
         return
     due, is_all = slots_between(schedule, last_slot, now)
     chosen = choose_slots(schedule, due, now)
@@ -165,7 +165,7 @@ def _start_due_slots(
         return
     for slot in chosen:
         work = work_of(session, schedule, slot)
-        taken = store.take(schedule.name, plan, slot, work, "" if unreported is None else unreported.sentence)
+        taken = store.run_slot(schedule.name, plan, slot, work, "" if unreported is None else unreported.sentence)
         if taken is None:  # a concurrent tick has taken the slot
             continue
         started.append(StartedSchedule(schedule.name, as_text(slot), taken.job_id, taken.batch_id, taken.existing))

@@ -227,7 +227,7 @@ def _save(session: Session, before: StoredSchedule | None, after: StoredSchedule
     work_of(session, entry.schedule, session.clock())
     if before != after:
         session.store.schedules.change(before, after, actor=session.actor)
-        session.store.schedules.begin(after.name, entry.schedule.plan)
+        session.store.schedules.begin_plan(after.name, entry.schedule.plan)
     return _state_of(session, entry)
 
 
@@ -236,7 +236,7 @@ def begin_restored_schedules(session: Session) -> None:
     for stored in session.store.schedules.stored():
         plan = read_stored(session, stored).schedule.plan
         if session.store.schedules.last_handled_slot(stored.name, plan) is None:
-            session.store.schedules.begin(stored.name, plan)
+            session.store.schedules.begin_plan(stored.name, plan)
 
 
 def definition_as_json(definition: Mapping[str, Any]) -> str:

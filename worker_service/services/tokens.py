@@ -70,7 +70,7 @@ def create_link(
 
     Without `scopes` it has all of them, because it works once, for minutes, and its maker has them too.
     """
-    session.store.tokens.forget_old()
+    session.store.tokens.forget_ended()
     now = session.clock()
     valid_until = add_duration(now, _LINK_VALID_FOR) if until is None else _parse_until(until, now=now)
     link = _insert_token(session, TokenKind.LINK, name or session.actor, scopes or [*TokenScope], owner, valid_until)
@@ -84,7 +84,7 @@ def begin_browser_session(session: Session, text: str) -> CreatedToken | None:
     if used is None:
         # Write nothing for a visitor who only guesses.
         return None
-    session.store.tokens.forget_old()
+    session.store.tokens.forget_ended()
     until = as_text(add_duration(session.clock(), _SESSION_VALID_FOR))
     if used.kind is TokenKind.TOKEN and used.until is not None:
         until = min(until, used.until)

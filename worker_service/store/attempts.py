@@ -36,7 +36,7 @@ from worker_service.jobs.documents import (
     SameContent,
 )
 from worker_service.jobs.job import Lease
-from worker_service.store.completions import Work, work_from
+from worker_service.store.completions import ParentJob, parent_job_from
 from worker_service.store.database import Row, StorePart
 from worker_service.store.leases import lease_error
 from worker_service.store.library import page_from
@@ -68,16 +68,16 @@ class PageTarget(Struct, frozen=True):
 class Attempts(StorePart):
     def checkpoint(self, lease: Lease, checkpoint: Checkpoint) -> None:
         with self._db.transaction():
-            work = self._work_of(lease)
-            if work is None:
+            parent = self._parent_under_lease(lease)
+            if parent is None:
                 raise lease_error(self._db, lease)
             now = self._db.now()
             self._db.write("save_checkpoint", **lease._asdict(), state=checkpoint.state, now=now)
             if checkpoint.crawl is not None:
-                self._save_crawl(checkpoint.crawl, work, now)
+                self._save_crawl(checkpoint.crawl, parent.owner, parent.platform, now)
             if checkpoint.embeddings is not None:
                 self._store.embeddings.save(lease, checkpoint.embeddings)
-            self._store.completions.insert_follow_ups(lease.job_id, work, checkpoint.follow_ups)
+            self._store.completions.insert_follow_ups(parent, checkpoint.follow_ups)
             if checkpoint.follow_ups:
                 settle(self._db)
 
@@ -99,7 +99,9 @@ class Attempts(StorePart):
             now = self._db.now()
             targets = {lease: self._target_of(lease) for lease in dict.fromkeys(lease for lease, _ in pages)}
             stored = [(lease, page, result) for lease, page, result in compressed if targets[lease].has_lease]
-            self._add_results([(*result, now) for _, _, result in stored if result])
+            results = [(*result, now) for _, _, result in stored if result]
+            added = [result_id for (result_id,) in self._db.write_each("add_page_results", results)]
+            self._db.write("index_results", result_ids=json.dumps(added))
             if aliases := [(page.alias_digest, page.digest) for _, page, _ in stored if page.alias_digest]:
                 self._db.write("add_page_aliases", aliases=_as_json(aliases))
             for lease, target in targets.items():
@@ -110,35 +112,31 @@ class Attempts(StorePart):
                     self._db.write("mark_results_without_page", digests=_as_json([digest for _, digest in own_pages]))
         return [lease for lease, target in targets.items() if not target.is_wanted]
 
-    def _add_results(self, results: Sequence[Row]) -> None:
-        added = [result_id for (result_id,) in self._db.write_each("add_page_results", results)]
-        self._db.write("index_results", result_ids=json.dumps(added))
-
     def _save_pages_of(self, target: PageTarget, pages: Sequence[tuple[int, str]], now: str) -> None:
         values = {**target.generation_key, "pages": _as_json(pages)}
-        replaced = self._db.write("pages_to_replace", **values)
+        replaced = self._db.read_locked("pages_to_replace", **values)
         self._db.write("save_pages", **values)
         self._db.write("unmark_used_results", **values)
         mark_unused_results(self._db, replaced)
         self._db.write("touch_document", **target.generation_key, now=now)
 
-    def _save_crawl(self, page: CrawlPage, work: Work, now: str) -> None:
-        self._db.write("save_crawl", crawl=page.crawl, owner=work.owner, state=page.state, now=now)
+    def _save_crawl(self, page: CrawlPage, owner: str, platform: str, now: str) -> None:
+        self._db.write("save_crawl", crawl=page.crawl, owner=owner, state=page.state, now=now)
         gone = [item for item in page.items if item.is_gone]
         seen = [item for item in page.items if not item.is_gone]
         places = json.dumps([(item.id, item.name, item.parent_id) for item in seen])
-        self._db.write("mark_links_due_after_moves", crawl=page.crawl, places=places)
+        self._db.write("mark_workspace_links_due_after_moves", crawl=page.crawl, places=places)
         self._db.write_each("mark_crawl_item_gone", [{"crawl": page.crawl, "id": item.id, "now": now} for item in gone])
         self._db.write_each(
             "save_crawl_item", [(page.crawl, *_crawl_item_columns(item), page.walk, now) for item in seen]
         )
         for item in page.items:
-            document = {"owner": work.owner, "platform": work.platform, "id": item.id, "now": now}
+            document = {"owner": owner, "platform": platform, "id": item.id, "now": now}
             if not item.is_gone:
                 self._db.write("unmark_document_gone", **document)
                 continue
-            place = {"id": item.id, "owner": work.owner, "crawl": page.crawl, "parent_id": item.parent_id}
-            if not self._db.write("item_in_other_crawl", **place):
+            place = {"id": item.id, "owner": owner, "crawl": page.crawl, "parent_id": item.parent_id}
+            if not self._db.read_locked("item_in_other_crawl", **place):
                 self._db.write("mark_document_gone", **document)
                 if page.keys:
                     prefix = f"{page.keys}{item.id}:"
@@ -202,13 +200,13 @@ class Attempts(StorePart):
 
     # ── The lease ──
 
-    def _work_of(self, lease: Lease) -> Work | None:
-        for row in self._db.write("work_under_lease", **lease._asdict()):
-            return work_from(row)
+    def _parent_under_lease(self, lease: Lease) -> ParentJob | None:
+        for row in self._db.read_locked("parent_under_lease", **lease._asdict()):
+            return parent_job_from(row)
         return None
 
     def _target_of(self, lease: Lease) -> PageTarget:
-        for document_id, generation, is_current, is_wanted in self._db.write("page_target", **lease._asdict()):
+        for document_id, generation, is_current, is_wanted in self._db.read_locked("page_target", **lease._asdict()):
             return PageTarget(document_id, generation, bool(is_current), bool(is_wanted))
         return PageTarget()
 

@@ -3,10 +3,10 @@
 
 -- ── Writes of an attempt ────────────────────────────────────────────────────────────────────────────────────────
 
--- name: work_under_lease
+-- name: parent_under_lease
 -- Returns a row only while the lease holds. After a request to cancel (P7), or for an older generation (P11), it
 -- returns none, so that nothing is written.
-SELECT {work_columns}
+SELECT {parent_columns}
   FROM worker_job_queue q
  WHERE q.id = :job_id AND q.fence = :fence AND q.worker_id = :worker_id AND q.status = 'running'
    AND q.cancel_requested_at IS NULL

@@ -185,8 +185,8 @@ def _prepare(copy: Path, clock: Clock, *, above: Mapping[str, int]) -> tuple[int
             for name, number in above.items():
                 database.write("raise_number", name=name, to=number)
             database.write("raise_numbers", by=RAISED_BY)
-            database.write("restored", now=database.now(), by=RAISED_BY, above=above.get("fence", 0))
-        store.integrity.tidy(at_once=True)
+            database.write("record_restore", now=database.now(), by=RAISED_BY, above=above.get("fence", 0))
+        store.integrity.truncate_wal(even_if_small=True)
         return requeued, store.job_queries.database_id()
 
 

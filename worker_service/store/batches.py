@@ -107,7 +107,7 @@ class Batches(StorePart):
     def _find_work_of(self, job: NewJob) -> tuple[bool, LiveWork | None]:
         """Return whether no job is needed, and the live job that does the same work."""
         if job.unique_key is not None:
-            for row in self._db.write("live_for_submission", key=job.unique_key, owner=job.owner):
+            for row in self._db.read_locked("live_for_submission", key=job.unique_key, owner=job.owner):
                 return False, LiveWork(*row)
         if job.adds_document is None or not job.adds_document.revision:
             return False, None
@@ -115,7 +115,7 @@ class Batches(StorePart):
             return False, None
         _, document_id, decision = found
         if decision is Decision.TAKEN_OVER and not job.adds_document.actions:
-            for job_id, batch_id in self._db.write("live_for_document", document_id=document_id):
+            for job_id, batch_id in self._db.read_locked("live_for_document", document_id=document_id):
                 return False, LiveWork(job_id, batch_id, document_id)
         return decision in (Decision.UNCHANGED, Decision.UNDER_WAY), None
 
@@ -197,7 +197,7 @@ class Batches(StorePart):
 
     def undo_cancel(self, action_id: int, *, actor: str, policy: OwnerPolicy = OwnerPolicy.REPLACE) -> Batch | None:
         with self._db.transaction():
-            for (batch_id,) in self._db.write("batch_left_cancelled", action_id=action_id):
+            for (batch_id,) in self._db.read_locked("batch_left_cancelled", action_id=action_id):
                 self._activate(self._get_locked(batch_id), f"cancel undone by {actor}", policy)
                 self._db.write("mark_undone", action_id=action_id, now=self._db.now(), actor=actor)
                 settle(self._db)
@@ -224,7 +224,7 @@ class Batches(StorePart):
 
     def _to_retry(self, batch_id: int, statuses: Sequence[Status], after_id: int) -> Sequence[int]:
         values = {"batch_id": batch_id, "statuses": json.dumps(list(statuses)), "after_id": after_id}
-        return [job_id for (job_id,) in self._db.write("to_retry_in_batch", **values, most=_JOBS_PER_TRANSACTION)]
+        return [job_id for (job_id,) in self._db.read_locked("to_retry_in_batch", **values, most=_JOBS_PER_TRANSACTION)]
 
     def cancel(self, batch_id: int, *, actor: str) -> BatchMoved:
         with self._db.transaction():
@@ -246,7 +246,7 @@ class Batches(StorePart):
     def remove(self, batch_id: int, *, actor: str) -> Batch:
         with self._db.transaction():
             batch = self._get_locked(batch_id)
-            if live := self._db.write("live_in_batch", batch_id=batch_id):
+            if live := self._db.read_locked("live_in_batch", batch_id=batch_id):
                 raise Refused(
                     f"{batch.title} has {counted(len(live), 'live job')}", f"`pagemill batch cancel {batch_id}`"
                 )
@@ -265,7 +265,7 @@ class Batches(StorePart):
         """Apply the policy to the active batches of these jobs. Return the batches that now wait."""
         waiting: list[int] = []
         with self._db.transaction():
-            for (batch_id,) in self._db.write("active_batches_of", job_ids=json.dumps(list(job_ids))):
+            for (batch_id,) in self._db.read_locked("active_batches_of", job_ids=json.dumps(list(job_ids))):
                 batch = self._get_locked(batch_id)
                 others = self._other_active(batch.owner, policy, batch_id) if batch.state is BatchState.ACTIVE else []
                 if others and policy is OwnerPolicy.QUEUE:
@@ -278,7 +278,7 @@ class Batches(StorePart):
     def _other_active(self, owner: str, policy: OwnerPolicy, batch_id: int | None = None) -> Sequence[int]:
         if policy is OwnerPolicy.OFF:
             return []
-        return [other for (other,) in self._db.write("other_active_batches", owner=owner, batch_id=batch_id)]
+        return [other for (other,) in self._db.read_locked("other_active_batches", owner=owner, batch_id=batch_id)]
 
     def _replace(self, others: Sequence[int], policy: OwnerPolicy, batch_id: int) -> Sequence[int]:
         if policy is not OwnerPolicy.REPLACE:
@@ -288,10 +288,10 @@ class Batches(StorePart):
         return others
 
     def _set_state(self, batch_id: int, state: BatchState, note: str) -> None:
-        self._db.write("move_batch", batch_id=batch_id, state=state, note=note)
+        self._db.write("set_batch_state", batch_id=batch_id, state=state, note=note)
 
     def _get_locked(self, batch_id: int) -> Batch:
-        return _single_batch(self._db.write("batch", batch_id=batch_id), batch_id)
+        return _single_batch(self._db.read_locked("batch", batch_id=batch_id), batch_id)
 
 
 def _with_batch(job: NewJob, batch: NewBatch | Batch, batch_id: int) -> NewJob:

@@ -24,7 +24,7 @@ INSERT INTO batch (owner, name, priority, state, asked, actions, notify, created
 VALUES (:owner, :name, :priority, :state, :asked, :actions, :notify, :now)
 RETURNING id;
 
--- name: move_batch
+-- name: set_batch_state
 -- Changes nothing if state and note are the same. The trigger batch_moved clears a note that is equal to the old one.
 UPDATE batch SET state = :state, note = :note WHERE id = :batch_id AND (state <> :state OR note IS NOT :note);
 

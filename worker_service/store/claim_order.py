@@ -26,7 +26,7 @@ _Head = tuple[int, bytes, int]
 
 _CACHED_LANES_MIN = 4
 """Reading all of fewer lanes costs no more than reading the changed ones."""
-_CHANGED_MAX = 1000
+_CHANGED_JOBS_MAX = 1000
 
 JOBS_FREED_MAX = 1000
 
@@ -66,7 +66,7 @@ class _LaneCache:
     heads: dict[tuple[bytes, bytes, bytes], _Head]
     """First job of each lane, by job type, owner and source."""
     owner_turns: dict[bytes, int]
-    changed: set[int] = field(default_factory=set)
+    changed_job_ids: set[int] = field(default_factory=set)
 
 
 @dataclass(slots=True)
@@ -104,7 +104,7 @@ class Scheduler(StorePart):
                 jobs, unreadable = self._claim_one("claim_one", job_id, values)
                 if jobs or unreadable:
                     return jobs, unreadable
-            self.forget()
+            self.forget_lanes()
         job_ids = self._ids_in_order(values, most, types)
         if len(job_ids) == 1:
             return self._claim_one("claim", job_ids[0], values)
@@ -119,26 +119,29 @@ class Scheduler(StorePart):
     def _claim_many(self, job_ids: Sequence[int], values: _ClaimValues) -> tuple[list[Job], list[int]]:
         self._db.write("claim_many", ids=json.dumps(job_ids), **values)
         try:
-            return [Job.from_row(row) for row in self._db.query_strictly("claimed_jobs", ids=json.dumps(job_ids))], []
+            return self._read_claimed(job_ids), []
         except UnicodeDecodeError:
             jobs, unreadable = [], []
             for job_id in job_ids:
                 try:
-                    jobs += [
-                        Job.from_row(row) for row in self._db.query_strictly("claimed_jobs", ids=json.dumps([job_id]))
-                    ]
+                    jobs += self._read_claimed([job_id])
                 except UnicodeDecodeError:
                     unreadable.append(job_id)
             return jobs, unreadable
 
+    def _read_claimed(self, job_ids: Sequence[int]) -> list[Job]:
+        # Not by `read_locked`, which would replace what is not UTF-8.
+        rows = self._db.writer.execute(self._db.statements["claimed_jobs"], {"ids": json.dumps(job_ids)}).fetchall()
+        return [Job.from_row(row) for row in rows]
+
     def record_turns(self, owners: Sequence[str]) -> None:
         # Skip the write if the only owner is also the one served last.
-        if len(owners) > 1 or self._db.write("owner_served_last") != [(owners[0],)]:
+        if len(owners) > 1 or self._db.read_locked("owner_served_last") != [(owners[0],)]:
             rows = self._db.write("record_turns", owners=json.dumps(owners))
             if self._cache is not None:
                 self._cache.owner_turns |= dict(rows)
 
-    def forget(self) -> None:
+    def forget_lanes(self) -> None:
         if self._cache is not None:
             self._cache = None
             self._db.writer.set_update_hook(None)
@@ -146,7 +149,7 @@ class Scheduler(StorePart):
     # ── Walk over the lanes ──
 
     def _ids_in_order(self, values: _ClaimValues, most: int, types: set[bytes] | None) -> list[int]:
-        lanes = [_Lane._make(row) for row in self._db.write("lanes_of_worker", **values)]
+        lanes = [_Lane._make(row) for row in self._db.read_locked("lanes_of_worker", **values)]
         open_lanes = [lane for lane in lanes if lane.is_open]
         if not open_lanes:
             return []
@@ -157,7 +160,7 @@ class Scheduler(StorePart):
                 first_id = self._first_job_id(cache, types)
                 return [] if first_id is None else [first_id]
         if most > 1:
-            [(class_capacity,)] = self._db.write("class_capacity", **values)
+            [(class_capacity,)] = self._db.read_locked("class_capacity", **values)
             most = min(most, class_capacity)
         if len(open_lanes) > 1:
             return self._merge_lanes(open_lanes, self._read_capacity(), most, types)
@@ -222,14 +225,16 @@ class Scheduler(StorePart):
         return _LaneHead(jobs_behind.pop(), job_type, jobs_behind, rows_to_read) if jobs_behind else None
 
     def _jobs_behind(self, job_id: int, most: int) -> list[Row]:
-        return self._db.write("jobs_behind", job_id=job_id, most=most) if most > 0 else []
+        return self._db.read_locked("jobs_behind", job_id=job_id, most=most) if most > 0 else []
 
     def _read_capacity(self) -> _Capacity:
         by_owner, by_type = Counter[bytes](), Counter[bytes]()
-        for owner, job_type, count in self._db.write("running_by_lane"):
+        for owner, job_type, count in self._db.read_locked("running_by_lane"):
             by_owner[owner] += count
             by_type[job_type] += count
-        return _Capacity(by_owner, by_type, {(kind, name): most for kind, name, most in self._db.write("lane_limits")})
+        return _Capacity(
+            by_owner, by_type, {(kind, name): most for kind, name, most in self._db.read_locked("lane_limits")}
+        )
 
     # ── Cached lanes ──
 
@@ -244,7 +249,7 @@ class Scheduler(StorePart):
 
     def _record_change(self, kind: int, database: str, table: str, row_id: int) -> None:
         if table == "worker_job_queue" and self._cache is not None:
-            self._cache.changed.add(row_id)
+            self._cache.changed_job_ids.add(row_id)
 
     def _read_data_version(self) -> int:
         [(data_version,)] = self._db.writer.execute("PRAGMA data_version").fetchall()
@@ -255,20 +260,24 @@ class Scheduler(StorePart):
         if cache is None:
             return None
         is_same = cache.worker_id == values["worker_id"] and cache.job_class == values["job_class"]
-        if not is_same or cache.data_version != self._read_data_version() or len(cache.changed) > _CHANGED_MAX:
-            self.forget()
+        if (
+            not is_same
+            or cache.data_version != self._read_data_version()
+            or len(cache.changed_job_ids) > _CHANGED_JOBS_MAX
+        ):
+            self.forget_lanes()
             return None
-        if cache.changed and not self._refresh(cache, values):
-            self.forget()
+        if cache.changed_job_ids and not self._refresh(cache, values):
+            self.forget_lanes()
             return None
         return cache
 
     def _refresh(self, cache: _LaneCache, values: _ClaimValues) -> bool:
         """Return False if a lane of the changed jobs no longer exists."""
-        changed, cache.changed = cache.changed, set()
-        rows = self._db.write("lanes_of_jobs", ids=json.dumps(list(changed)), **values)
+        changed_ids, cache.changed_job_ids = cache.changed_job_ids, set()
+        rows = self._db.read_locked("lanes_of_jobs", ids=json.dumps(list(changed_ids)), **values)
         for priority, created_at, head_id, changed_id, job_type, owner, source, owner_turn, is_mine in rows:
-            changed.discard(changed_id)
+            changed_ids.discard(changed_id)
             if not is_mine:
                 continue
             if head_id is None:
@@ -276,7 +285,7 @@ class Scheduler(StorePart):
             else:
                 cache.heads[job_type, owner, source] = (priority, created_at, head_id)
                 cache.owner_turns[owner] = owner_turn
-        return not changed
+        return not changed_ids
 
     def _first_job_id(self, cache: _LaneCache, types: set[bytes] | None) -> int | None:
         capacity = self._read_capacity()
@@ -307,7 +316,7 @@ def claim_values(db: Database, worker_id: str, job_class: str) -> dict[str, obje
 
 
 def make_ready(db: Database, now: object) -> None:
-    if db.read_flag_in_transaction("has_unsettled_or_due", now=now):
+    if db.read_flag_locked("has_unsettled_or_due", now=now):
         settle(db)
         db.write("record_due_time", now=now)
         db.write("free_due_jobs", now=now, most=JOBS_FREED_MAX)

@@ -1,11 +1,11 @@
 -- Effects of a completion besides the job's status.
 
--- fragment: work_columns
--- Document, owner and batch of a job. A removed batch counts as none.
-q.document_id, q.generation, q.owner, q.platform, q.name, (SELECT b.id FROM batch b WHERE b.id = q.batch_id), q.priority
+-- fragment: parent_columns
+-- The fields of `ParentJob`. A removed batch counts as none.
+q.id, q.document_id, q.generation, q.owner, q.platform, q.name, (SELECT b.id FROM batch b WHERE b.id = q.batch_id), q.priority
 
--- name: work_of
-SELECT {work_columns} FROM worker_job_queue q WHERE q.id = :job_id;
+-- name: parent_job
+SELECT {parent_columns} FROM worker_job_queue q WHERE q.id = :job_id;
 
 -- name: save_document_facts
 UPDATE document
@@ -29,11 +29,11 @@ SELECT :job_id, :fence, :document_id, CASE :role WHEN '' THEN f.role ELSE :role 
 RETURNING id;
 
 -- name: assign_originals
--- Assigns the original that was just published to its document. The publisher is a download, which has no document of
--- its own, or a job that has found the file inside its own document.
+-- Assigns the original that was just published to its document, and any content if :content is empty. The publisher is
+-- a download, which has no document of its own, or a job that has found the file inside its own document.
 UPDATE file SET document_id = :document_id, role = 'original'
  WHERE job_id = :job_id AND fence = :fence AND (role = 'inside' OR (document_id IS NULL AND role <> ''))
-   AND (:content IS NULL OR sha256 = :content)
+   AND (:content = '' OR sha256 = :content)
 RETURNING id;
 
 -- name: forget_older_files
@@ -51,12 +51,12 @@ SELECT w.value FROM json_each(:paths) w WHERE NOT EXISTS (SELECT 1 FROM file f W
 -- name: unmark_files_gone
 DELETE FROM file_gone WHERE path IN (SELECT path FROM file WHERE job_id = :job_id AND fence = :fence);
 
--- name: mark_link_due
+-- name: mark_workspace_link_due
 INSERT OR IGNORE INTO link_due (document_id) VALUES (:document_id);
 
--- name: mark_links_due_after_moves
--- 0 stands for all documents: folders have been moved or renamed. CROSS JOIN, so that each place is looked up by key:
--- the planner knows nothing of json_each and would walk the whole crawl for it.
+-- name: mark_workspace_links_due_after_moves
+-- Marks all documents (0) if one of these items was moved or renamed: it may be a folder. CROSS JOIN, so that each
+-- place is looked up by key: the planner knows nothing of json_each and would walk the whole crawl for it.
 INSERT OR IGNORE INTO link_due (document_id)
 SELECT 0 WHERE EXISTS (SELECT 1 FROM json_each(:places) w
                    CROSS JOIN crawl_item i ON i.crawl = :crawl AND i.id = w.value ->> 0
@@ -73,7 +73,7 @@ UPDATE document
  WHERE id = :document_id AND index_generation = :generation
 RETURNING id;
 
--- name: fail_unpublished_document
+-- name: fail_document_without_publisher
 -- Fails a document if the last live job of its newest generation has completed without publishing it.
 UPDATE document
    SET index_status = 'failed', updated_at = :now,

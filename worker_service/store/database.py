@@ -108,22 +108,24 @@ class Database:
         return int(str(counter))
 
     def write(self, name: str, row: Row | None = None, /, **named: object) -> list[Row]:
-        """Run a statement on the write connection, where a query sees the transaction's own changes.
+        """Run a statement on the write connection.
 
-        Where text is not UTF-8, a SELECT returns replacement characters, and RETURNING raises `UnicodeDecodeError`
-        after the write.
+        Where text is not UTF-8, RETURNING raises `UnicodeDecodeError` after the write.
         """
         return _run(self.writer, self.statements[name], named if row is None else row)
 
-    def query_strictly(self, name: str, /, **named: object) -> list[Row]:
-        """Run a SELECT on the write connection. Raise `UnicodeDecodeError` where text is not UTF-8."""
-        return self.writer.execute(self.statements[name], named).fetchall()
+    def read_locked(self, name: str, /, **values: object) -> list[Row]:
+        """Run a SELECT on the write connection, so that it sees the transaction's own changes.
 
-    def write_rows(self, name: str, rows: Sequence[Row], *more: object) -> list[Row]:
-        """Run a statement once for all rows, with its VALUES row repeated; `more` is bound after them."""
+        Where text is not UTF-8, it has replacement characters.
+        """
+        return _run(self.writer, self.statements[name], values)
+
+    def write_rows(self, name: str, rows: Sequence[Row], *other_values: object) -> list[Row]:
+        """Run a statement once for all rows, with its VALUES row repeated; `other_values` are bound after them."""
         row = placeholders(len(rows[0]))
         sql = self.statements[name].replace(row, ", ".join([row] * len(rows)))
-        return self.writer.execute(sql, [*(value for values in rows for value in values), *more]).fetchall()
+        return self.writer.execute(sql, [*(value for values in rows for value in values), *other_values]).fetchall()
 
     def try_to_write(self, name: str, values: Values) -> str | None:
         """Return None, or the sentence of the constraint that refused the write. The transaction stays open."""
@@ -147,8 +149,8 @@ class Database:
         """Run a query of one condition. No row means False."""
         return self.read(name, **values) == [(1,)]
 
-    def read_flag_in_transaction(self, name: str, /, **values: object) -> bool:
-        return self.write(name, **values) == [(1,)]
+    def read_flag_locked(self, name: str, /, **values: object) -> bool:
+        return self.read_locked(name, **values) == [(1,)]
 
     def read_sql(self, sql: str, values: Values) -> list[Row]:
         try:
@@ -199,7 +201,7 @@ class Database:
 
 
 class _RelaxedDatabase(Database):
-    # Shares the connections of `durable`: other commits would wake up the main loop and drop SQLite's page caches.
+    # Shares the connections of `durable`: commits of another one would wake up the main loop and drop its page cache.
 
     def __init__(self, durable: Database) -> None:
         super().__init__(durable.path, durable.statements, durable.clock, writing=durable.write_options)
@@ -238,7 +240,7 @@ def _run(connection: apsw.Connection, sql: str, values: Values) -> list[Row]:
         # A half-read RETURNING keeps the write lock, so fetch every row.
         return connection.execute(sql, values).fetchall()
     except UnicodeDecodeError:
-        # Imported for this rare case only, because the module imports many others.
+        # Imported only for this rare case, because the module imports many others.
         from apsw.ext import query_info
 
         query = query_info(connection, sql, values)
@@ -248,7 +250,7 @@ def _run(connection: apsw.Connection, sql: str, values: Values) -> list[Row]:
 
 
 def _read_with_replacement(connection: apsw.Connection, sql: str, values: Values, width: int) -> list[Row]:
-    # Read each value after its type, and text as bytes, which Python then decodes.
+    # For each column, read the type and the value, text as bytes. Python decodes them with replacement characters.
     names = [f"c{number}" for number in range(width)]
     columns = ", ".join(f"typeof({name}), iif(typeof({name}) = 'text', CAST({name} AS BLOB), {name})" for name in names)
     sql = f"WITH found({', '.join(names)}) AS MATERIALIZED ({sql}) SELECT {columns} FROM found"

@@ -72,7 +72,7 @@ class PassageEmbeddings(StorePart):
                 return KnownDigests([digest for (digest,) in rows] if may_ask else [])
 
     def save(self, lease: Lease, embeddings: Embeddings) -> None:
-        if not self._db.write("is_embedding_job", **lease._asdict()):
+        if not self._db.read_locked("is_embedding_job", **lease._asdict()):
             raise Refused("only jobs of type embed save vectors")
         generation = {
             "model": embeddings.model, "document_id": embeddings.document_id, "generation": embeddings.generation
@@ -91,7 +91,7 @@ class PassageEmbeddings(StorePart):
             self._db.write("document_embedded", **generation, total=embeddings.total)
             self._db.write("forget_passages", model=embeddings.model, document_id=embeddings.document_id)
 
-    def use(self, model: str) -> bool:
+    def use_model(self, model: str) -> bool:
         """Let searches use this model. Delete some vectors of others; return True if more are left."""
         with self._db.transaction():
             self._db.write("use_embeddings", model=model)
@@ -145,7 +145,7 @@ class PassageEmbeddings(StorePart):
         return best_ids
 
     def _matrix(self, model: str, dimensions: int) -> PassageMatrix:
-        database = f"{self._db.path} {self._store.library.history()}"
+        database = f"{self._db.path} {self._store.library.database_identity()}"
         with _MATRIX_LOCK, self._db.snapshot():
             matrix = _shared_matrix(database, model, dimensions)
             matrix.add(self._db.read("embeddings_after", model=model, after=matrix.last_id))

@@ -66,12 +66,12 @@ class Intake(StorePart):
         if job.document is not None:
             return self._insert_for_document(job, job.document, parent_id, earlier_ids)
         if job.adds_document is not None and job.adds_document.revision:
-            known = self._find_known(job, job.adds_document, parent_id)
-            if known is not None:
-                return known
+            enqueued = self._record_if_known_revision(job, job.adds_document, parent_id)
+            if enqueued is not None:
+                return enqueued
         broken_rule = self._db.try_to_write("enqueue", row_of_job(job, self._db.now(), parent_id, self._db.retries))
         if broken_rule is not None:
-            for (live_id,) in self._db.write("live_with_unique_key", unique_key=job.unique_key):
+            for (live_id,) in self._db.read_locked("live_with_unique_key", unique_key=job.unique_key):
                 return Enqueued(live_id, existing=True)
             raise rule_broken(broken_rule)
         job_id = self._db.writer.last_insert_rowid()
@@ -117,7 +117,7 @@ class Intake(StorePart):
             self._db.write("add_takeover_notice", document_id=document_id, batch_id=job.batch_id, now=self._db.now())
         # P11: work of older generations becomes stale in the same transaction.
         newest: dict[str, object] = {"document_id": document_id, "generation": generation, "now": self._db.now()}
-        self._db.write("mark_link_due", document_id=document_id)
+        self._db.write("mark_workspace_link_due", document_id=document_id)
         self._db.write("stop_older_work", **newest)
         self._db.write("cancel_older_work", **newest)
         work = replace(
@@ -130,21 +130,26 @@ class Intake(StorePart):
         )
         return self._insert(work, parent_id, earlier_ids)._replace(document_id=document_id, decision=decision)
 
-    def _find_known(self, job: NewJob, request: DocumentRequest, parent_id: int | None) -> Enqueued | None:
+    def _record_if_known_revision(
+        self, job: NewJob, request: DocumentRequest, parent_id: int | None
+    ) -> Enqueued | None:
         if (decided := self.decide_by_revision(job, request)) is None:
             return None
-        known, document_id, decision = decided
+        completed_request, document_id, decision = decided
         if decision not in (Decision.UNCHANGED, Decision.UNDER_WAY):
             return None
-        return self._record_known_document(job, known, document_id, decision, parent_id)
+        return self._record_known_document(job, completed_request, document_id, decision, parent_id)
 
     def decide_by_revision(self, job: NewJob, request: DocumentRequest) -> tuple[DocumentRequest, int, Decision] | None:
-        """Return None if no document has this revision: it must be downloaded first."""
+        """Return (request with content and name, document id, decision).
+
+        None: no document has this revision, so it must be downloaded first.
+        """
         document_key = {"owner": job.owner, "platform": job.platform, "source_key": request.source_key}
-        for content, name in self._db.write("document_with_revision", **document_key, revision=request.revision):
-            known = replace(request, content=content, name=name)
-            document_id, _, decision = self._decide(job, known)
-            return known, document_id, decision
+        for content, name in self._db.read_locked("document_with_revision", **document_key, revision=request.revision):
+            completed_request = replace(request, content=content, name=name)
+            document_id, _, decision = self._decide(job, completed_request)
+            return completed_request, document_id, decision
         return None
 
     def _record_known_document(
@@ -154,10 +159,10 @@ class Intake(StorePart):
             self._db.write("add_to_batch", batch_id=job.batch_id, document_id=document_id)
         self._db.write("set_revision", document_id=document_id, revision=request.revision)
         if self._db.write("rename_document", document_id=document_id, name=request.name):
-            self._db.write("mark_link_due", document_id=document_id)
+            self._db.write("mark_workspace_link_due", document_id=document_id)
         live_id = 0
         if decision is Decision.UNDER_WAY:
-            live_id = next((job_id for (job_id,) in self._db.write("live_work", document_id=document_id)), 0)
+            live_id = next((job_id for (job_id,) in self._db.read_locked("live_work", document_id=document_id)), 0)
         self._add_actions(document_id, request)
         new_tags = [] if request.is_standing else tag_documents(self._db, [document_id], request.tags)
         if (request.actions or new_tags) and decision is Decision.UNCHANGED:
@@ -165,20 +170,18 @@ class Intake(StorePart):
         return Enqueued(live_id, existing=live_id != 0, document_id=document_id, decision=decision)
 
     def _decide(self, job: NewJob, request: DocumentRequest) -> tuple[int, str, Decision]:
+        """Return (document id, settings for the new generation, decision). Insert an unknown document."""
         document_key = {"owner": job.owner, "platform": job.platform, "source_key": request.source_key}
-        for document_id, state, content, settings, before, updated_at in self._db.write(
-            "document_named", **document_key
-        ):
+        rows = self._db.read_locked("document_named", **document_key)
+        for document_id, state, content, settings, settings_before, updated_at in rows:
             status = IndexStatus(state)
-            new_settings = settings_for_reading(request, status, settings, before)
+            new_settings = settings_for_reading(request, status, settings, settings_before)
             has_same_content = request.content in ("", content)
             decision = decide(
                 status,
                 seconds_without_progress=(self._db.clock() - from_text(updated_at)).total_seconds(),
                 is_same=has_same_content and new_settings == canonical(json.loads(settings or "{}")),
-                is_held_up=self._db.read_flag_in_transaction(
-                    "is_held_up", document_id=document_id, batch_id=job.batch_id
-                ),
+                is_held_up=self._db.read_flag_locked("is_held_up", document_id=document_id, batch_id=job.batch_id),
                 is_forced=request.is_forced,
                 patience=self._store.patience or TakeoverTimeouts(),
             )
@@ -195,7 +198,7 @@ class Intake(StorePart):
         """Insert a document that need not be read yet, unless it exists. Return its id."""
         document_key = {"owner": owner, "platform": platform, "source_key": request.source_key}
         with self._db.transaction():
-            for document_id, *_ in self._db.write("document_named", **document_key):
+            for document_id, *_ in self._db.read_locked("document_named", **document_key):
                 return int(document_id)
             return self._add_document(request, document_key)
 

@@ -1,4 +1,4 @@
--- Checks of the search index, numbers raised by a restore, and the audit.
+-- Checks of the search index, preparation of a restored database, and the audit.
 
 -- name: differences_of_index
 -- Number of stored pages that are not in the index, and of pages in the index that are not stored.
@@ -14,7 +14,7 @@ SELECT id FROM page_result r
  ORDER BY id LIMIT :most;
 
 
--- ── Preparation of a backup to become the database ──────────────────────────────────────────────────────────────
+-- ── Preparation of a restored database ──────────────────────────────────────────────────────────────────────────
 
 -- name: begin_numbers
 -- Adds the tables that have never had a row.
@@ -30,16 +30,17 @@ UPDATE sqlite_sequence SET seq = max(seq, :to) WHERE name = :name;
 -- No job and no document gets an id that was used after the backup.
 UPDATE sqlite_sequence SET seq = seq + :by;
 
--- name: restored
+-- name: record_restore
+-- Attempts after the restore get higher fences than any attempt since the backup.
 INSERT INTO restored (at, fence)
 SELECT :now, :by + max(:above, ifnull((SELECT max(fence) FROM worker_job_queue), 0),
                        ifnull((SELECT max(fence) FROM restored), 0));
 
 
--- ── The audit: each statement history_… returns a promise and a sentence about what breaks it ──────────────────
+-- ── The audit: each statement audit_… returns pairs of a promise and a sentence about the row that breaks it ────────
 -- A row copied from the original table may have ended before events were recorded: it has fence 0 and no events.
 
--- name: history_now
+-- name: audit_now
 SELECT 'P13', 'job ' || id || ' is running on worker ' || worker_id || ', which has no row' FROM worker_job_queue q
  WHERE status = 'running' AND NOT EXISTS (SELECT 1 FROM worker w WHERE w.id = q.worker_id)
  UNION ALL
@@ -48,7 +49,7 @@ SELECT 'P8', count(*) || ' jobs of type ' || q.job_type || ' run, and ' || l.mos
  WHERE q.status = 'running' GROUP BY q.job_type, l.most HAVING count(*) > l.most
  LIMIT :most;
 
--- name: history_batches
+-- name: audit_batches
 SELECT 'P12', 'job ' || q.id || ' of batch ' || b.id || ', which is ' || b.state || ', is pending and '
        || iif(q.held & 16, 'held by it', 'not held by it')
   FROM batch b JOIN worker_job_queue q ON q.batch_id = b.id AND q.status = 'pending'
@@ -67,7 +68,7 @@ SELECT 'P3', 'nothing of batch ' || b.id || ' is left to do, and it has not ende
                     WHERE a.batch_id = b.id AND d.index_status IN ('queued', 'indexing'))
  LIMIT :most;
 
--- name: history_chain
+-- name: audit_chain
 -- P1, P2: each event starts at the status where the one before it ended, the first at pending. The fence grows by one
 -- at each start; after a restore it continues from the fence in `restored`.
 SELECT 'P1', 'job ' || job_id || ': event ' || id || ' goes from ' || from_status || ' to ' || to_status
@@ -83,7 +84,7 @@ SELECT 'P1', 'job ' || job_id || ': event ' || id || ' goes from ' || from_statu
         AND NOT (to_status = 'running' AND fence > fence_was AND fence - 1 IN (SELECT r.fence FROM restored r)))
  LIMIT :most;
 
--- name: history_rows
+-- name: audit_rows
 -- P4: status and fence of the row are those of its last event. P5: a completed job has a completed attempt.
 SELECT 'P4', 'job ' || q.id || ' is ' || q.status || ' with fence ' || q.fence
        || CASE WHEN e.id IS NULL THEN ', and nothing tells how' ELSE
@@ -99,7 +100,7 @@ SELECT 'P5', 'job ' || q.id || ' is completed, and none of its attempts is'
    AND NOT EXISTS (SELECT 1 FROM worker_job_attempt a WHERE a.job_id = q.id AND a.outcome = 'completed')
  LIMIT :most;
 
--- name: history_attempts
+-- name: audit_attempts
 -- P1, P5: each attempt has one start and one end, and the end leads to the status that its outcome implies.
 SELECT CASE WHEN ends > 1 AND outcome = 'completed' THEN 'P5' ELSE 'P1' END,
        'attempt ' || fence || ' of job ' || job_id || ' (' || ifnull(outcome, 'open') || ') has ' || starts
@@ -114,7 +115,7 @@ SELECT CASE WHEN ends > 1 AND outcome = 'completed' THEN 'P5' ELSE 'P1' END,
     OR ended_to <> CASE WHEN outcome IN ('completed', 'failed', 'cancelled') THEN outcome ELSE 'pending' END
  LIMIT :most;
 
--- name: history_strays
+-- name: audit_strays
 -- P1: each start and end in the events belongs to an attempt.
 SELECT 'P1', 'event ' || e.id || ' of job ' || e.job_id || ' is about attempt ' || e.fence || ', which is not there'
   FROM worker_job_event e
@@ -122,7 +123,7 @@ SELECT 'P1', 'event ' || e.id || ' of job ' || e.job_id || ' is about attempt ' 
    AND NOT EXISTS (SELECT 1 FROM worker_job_attempt a WHERE a.job_id = e.job_id AND a.fence = e.fence)
  LIMIT :most;
 
--- name: history_caps
+-- name: audit_caps
 -- P6: retries and requeues since the last retry by a user are capped. Lowering max_retries by hand below the number of
 -- retries already made is reported too.
 SELECT 'P6', 'job ' || q.id || ' had ' || retries || ' retries of ' || q.max_retries || ' and ' || requeues
@@ -138,14 +139,14 @@ SELECT 'P6', 'job ' || q.id || ' had ' || retries || ' retries of ' || q.max_ret
  WHERE retries > q.max_retries OR requeues > :requeues_max OR retries > q.retry_count OR requeues > q.requeue_count
  LIMIT :most;
 
--- name: history_cancels
+-- name: audit_cancels
 -- P7: a job with a requested cancellation is running or cancelled. A retry by a user withdraws the request.
 SELECT 'P7', 'job ' || id || ' was asked to stop at ' || cancel_requested_at || ', and is ' || status
   FROM worker_job_queue
  WHERE cancel_requested_at IS NOT NULL AND status NOT IN ('running', 'cancelled')
  LIMIT :most;
 
--- name: history_keys
+-- name: audit_keys
 -- P8: jobs with the same concurrency_key do not overlap.
 SELECT 'P8', 'job ' || job_id || ' began at event ' || begun || ', while another with the concurrency_key ' || key
        || ' ran until ' || iif(others_until = 9223372036854775807, 'now', 'event ' || others_until)
@@ -161,7 +162,7 @@ SELECT 'P8', 'job ' || job_id || ' began at event ' || begun || ', while another
  WHERE others_until > begun
  LIMIT :most;
 
--- name: history_generations
+-- name: audit_generations
 -- P11: live jobs of an older generation have a requested cancellation, and no page has a generation above the newest.
 SELECT 'P11', 'job ' || q.id || ' works for generation ' || q.generation || ' of document ' || q.document_id
        || ', whose newest is ' || d.index_generation
@@ -174,7 +175,7 @@ SELECT 'P11', 'document ' || d.id || ' has pages of generation ' || p.generation
  GROUP BY d.id, p.generation
  LIMIT :most;
 
--- name: history_documents
+-- name: audit_documents
 -- P11: a queued or indexing document has a live job of its newest generation. Success means that the newest generation
 -- is the current one.
 SELECT 'P11', 'document ' || d.id || ' is ' || d.index_status || ', and no job of its generation lives'
@@ -191,7 +192,7 @@ SELECT 'P11', 'document ' || d.id || ' is ' || d.index_status || ', and people r
  WHERE (d.index_status = 'success') <> (d.current_generation IS d.index_generation)
  LIMIT :most;
 
--- name: history_published
+-- name: audit_published
 -- P5: a successful document has a file, each page has its result, and each file was published by a completed attempt.
 SELECT 'P5', 'document ' || d.id || ' is a success, and has no file'
   FROM document d
@@ -206,7 +207,7 @@ SELECT 'P5', 'file ' || f.id || ' was published by attempt ' || f.fence || ' of 
  WHERE a.outcome IS NOT 'completed'
  LIMIT :most;
 
--- name: history_passages
+-- name: audit_passages
 -- P11: each passage with vectors belongs to a document, and each vector to a passage, once per model.
 SELECT 'P11', 'passage ' || s.number || ' of document ' || s.document_id || ' has no document or no vector'
   FROM passage s

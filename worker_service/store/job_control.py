@@ -130,7 +130,7 @@ class JobControl(StorePart):
         return changed_ids, requested_ids, refused
 
     def read_job(self, job_id: int) -> JobToChange | None:
-        for status, *rest in self._db.write("job_to_change", job_id=job_id):
+        for status, *rest in self._db.read_locked("job_to_change", job_id=job_id):
             return JobToChange(job_id, Status(status), *rest)
         return None
 
@@ -151,14 +151,14 @@ class JobControl(StorePart):
             raise Refused(f"it is still stopping: once it has, `pagemill retry {job.id}`")
         if not job.status.is_ended:
             raise Refused(f"it is {job.status}, and has not ended")
-        for document_id, generation in self._db.write("stale_work", job_id=job.id):
+        for document_id, generation in self._db.read_locked("stale_work", job_id=job.id):
             raise Refused(
                 f"generation {generation} of document {document_id} is no longer the newest: "
                 f"`pagemill reindex {document_id}` has it read again"
             )
-        for needed_job, needed_status in self._db.write("broken_dependency", job_id=job.id):
+        for needed_job, needed_status in self._db.read_locked("broken_dependency", job_id=job.id):
             raise Refused(f"it waits for {needed_job}, which is {needed_status}", "retry that one")
-        for (live_job,) in self._db.write("live_with_same_key", job_id=job.id):
+        for (live_job,) in self._db.read_locked("live_with_same_key", job_id=job.id):
             raise Refused(f"{live_job} is live with the same unique_key, and will do the work")
 
     def undo(self, action_id: int, *, actor: str) -> Changed:

@@ -100,8 +100,8 @@ class JobQueries(StorePart):
         chosen = None if ids is None else json.dumps(list(ids))
         return [job_id for (job_id,) in self._db.read("failing_jobs", owner=owner, code=code, ids=chosen)]
 
-    def failed_beside(self, ids: Sequence[int]) -> Sequence[int]:
-        return [job_id for (job_id,) in self._db.read("failed_beside", ids=json.dumps(list(ids)))]
+    def failed_jobs_of_same_documents(self, ids: Sequence[int]) -> Sequence[int]:
+        return [job_id for (job_id,) in self._db.read("failed_jobs_of_same_documents", ids=json.dumps(list(ids)))]
 
     def count_failures(self, owner: str | None) -> Mapping[str, int]:
         return dict(self._db.read("count_failures", owner=owner))

@@ -39,7 +39,7 @@ SELECT job_id FROM failure
    AND (:ids IS NULL OR job_id IN (SELECT value FROM json_each(:ids)))
  ORDER BY job_id;
 
--- name: failed_beside
+-- name: failed_jobs_of_same_documents
 -- These jobs, and the other failed jobs of their documents.
 SELECT value FROM json_each(:ids)
  UNION

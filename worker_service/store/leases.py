@@ -47,15 +47,15 @@ class Leases(StorePart):
     ) -> list[Job]:
         """Claim jobs that have no gate (P1, P8, P9).
 
-        `prefetched` jobs take no slot. End at the first job whose type is not in `only`, so that prefetching overtakes
-        no job.
+        `prefetched` is the number of claimed jobs that take no slot yet. Stop at the first job whose type is not in
+        `only`, so that prefetching overtakes no job.
         """
         try:
             with self._db.transaction():
                 values = claim_values(self._db, worker_id, job_class) | {"prefetched": prefetched}
                 make_ready(self._db, values["now"])
                 claimed = self._claim_readable(worker_id, most, values, only)
-                if not claimed and not self._db.write("worker_is_known", worker_id=worker_id):
+                if not claimed and not self._db.read_locked("worker_is_known", worker_id=worker_id):
                     raise WorkerUnknown(f"worker {worker_id} has no row: it was given up for dead and owns nothing")
                 if any(job.generation is not None for job in claimed):
                     settle(self._db)
@@ -63,7 +63,7 @@ class Leases(StorePart):
                     self._store.scheduler.record_turns(list(dict.fromkeys(job.owner for job in claimed)))
         except BaseException:
             # The cache may hold rows of the transaction that was rolled back.
-            self._store.scheduler.forget()
+            self._store.scheduler.forget_lanes()
             raise
         return claimed
 
@@ -79,7 +79,7 @@ class Leases(StorePart):
         return sorted(claimed, key=_claim_order)
 
     def _fail_unreadable(self, job_id: int, worker_id: str) -> None:
-        [(fence, *columns)] = self._db.write("job_as_bytes", job_id=job_id)
+        [(fence, *columns)] = self._db.read_locked("job_as_bytes", job_id=job_id)
         broken = [name for name, value in zip(Job._fields, columns, strict=True) if not _is_utf8(value)]
         detail = f"its {' and '.join(broken)} is not UTF-8 text"
         failure = Failure("NOT_UTF8", detail, remedy="insert the job again, written as UTF-8")
@@ -126,32 +126,36 @@ class Leases(StorePart):
         """Complete each job whose lease holds (P5). Return the lost leases."""
         # If a lease is named twice, only its last completion is written.
         by_lease = {done.lease: done for done in completions}
-        has_document: dict[Lease, bool] = {}
+        has_document_by_lease: dict[Lease, bool] = {}
         with self._db.transaction():
             now = self._db.now()
             for chunk in chunks([*by_lease.values()], _COMPLETED_AT_ONCE):
                 self._db.write_rows("close_completed", [_closing_row(done) for done in chunk], now)
                 ended = self._db.write_rows("complete", [(*done.lease, done.result) for done in chunk], now)
-                has_document |= {Lease(*lease): bool(is_of_document) for *lease, is_of_document in ended}
+                has_document_by_lease |= {Lease(*lease): bool(has_document) for *lease, has_document in ended}
             with_effects = [
                 done
                 for done in by_lease.values()
-                if done.lease in has_document
-                and (has_document[done.lease] or done.files or done.follow_ups or done.publishes)
+                if done.lease in has_document_by_lease
+                and (has_document_by_lease[done.lease] or done.files or done.follow_ups or done.publishes)
             ]
-            has_no_effects = not with_effects and self._db.read_flag_in_transaction("has_no_effects")
+            has_no_effects = not with_effects and self._db.read_flag_locked("has_no_effects")
             if not has_no_effects:
-                self._db.write("forget_checkpoints", job_ids=json.dumps([lease.job_id for lease in has_document]))
+                self._db.write(
+                    "forget_checkpoints", job_ids=json.dumps([lease.job_id for lease in has_document_by_lease])
+                )
                 self._store.completions.write(with_effects)
                 settle(self._db)
         return [
-            done.lease for done in completions if done.lease not in has_document or by_lease[done.lease] is not done
+            done.lease
+            for done in completions
+            if done.lease not in has_document_by_lease or by_lease[done.lease] is not done
         ]
 
     def fail(self, lease: Lease, failure: Failure, *, retry_at: datetime | None) -> None:
         """Put the job back until `retry_at` and count a retry; without one, fail it."""
         with self._db.transaction():
-            has_retry_left = self._db.read_flag_in_transaction("has_retry_left", **lease._asdict())
+            has_retry_left = self._db.read_flag_locked("has_retry_left", **lease._asdict())
             if retry_at is not None and has_retry_left:
                 self._end(lease, "retry", "fail_with_retry", failure, run_at=as_text(retry_at))
             else:
@@ -176,20 +180,22 @@ class Leases(StorePart):
         """Requeue or end the jobs of a worker that is proven gone, unless it has beaten since `last_beat`."""
         worker_died = Failure("WORKER_DIED", f"worker {worker_id} died while it ran this job")
         with self._db.transaction():
-            if last_beat is not None and self._db.write("has_beaten_since", worker_id=worker_id, last_beat=last_beat):
+            if last_beat is not None and self._db.read_locked(
+                "has_beaten_since", worker_id=worker_id, last_beat=last_beat
+            ):
                 return []
-            orphans = self._db.write("orphans", worker_id=worker_id, requeues_max=REQUEUES_MAX)
+            orphans = self._db.read_locked("orphans", worker_id=worker_id, requeues_max=REQUEUES_MAX)
             for job_id, fence, _, fate in orphans:
                 self._end_by_fate(Lease(job_id, fence, worker_id), fate, worker_died)
             self._db.write("forget_handlers", worker_id=worker_id)
             self._db.write("forget_worker", worker_id=worker_id)
             self._db.write("mark_nodes_of_worker_down", worker_id=worker_id)
             settle(self._db)
-            return [Job.from_row(row) for job_id, *_ in orphans for row in self._db.write("get", job_id=job_id)]
+            return [Job.from_row(row) for job_id, *_ in orphans for row in self._db.read_locked("get", job_id=job_id)]
 
     def requeue_one(self, lease: Lease, why: Failure) -> Status:
         with self._db.transaction():
-            for (fate,) in self._db.write("fate_of_orphan", **lease._asdict(), requeues_max=REQUEUES_MAX):
+            for (fate,) in self._db.read_locked("fate_of_orphan", **lease._asdict(), requeues_max=REQUEUES_MAX):
                 self._end_by_fate(lease, fate, why)
                 settle(self._db)
                 return {"pending": Status.PENDING, "cancelled": Status.CANCELLED}.get(fate, Status.FAILED)
@@ -208,7 +214,7 @@ class Leases(StorePart):
             self._end(lease, "failed", "fail", Failure("REQUEUED_TOO_OFTEN", detail, why.usage))
 
     def _end_cancelled(self, lease: Lease, usage: Usage) -> None:
-        for document_id, generation in self._db.write("stale_work", job_id=lease.job_id):
+        for document_id, generation in self._db.read_locked("stale_work", job_id=lease.job_id):
             detail = f"generation {generation} of document {document_id} is no longer the newest"
             self._end(lease, "cancelled", "confirm_cancel_stale", Failure(STALE, detail, usage))
             return
@@ -244,12 +250,12 @@ class Leases(StorePart):
         return from_text(at) if at else None
 
     def comes_due(self, worker_id: str, until: datetime) -> bool:
-        """Return True if a job for this worker waits only for a time before `until`."""
+        """Return True if a pending job that this worker can run has its start or retry time before `until`."""
         return self._db.read_flag("has_job_due", worker_id=worker_id, until=as_text(until))
 
 
 def lease_error(db: Database, lease: Lease) -> LeaseLost:
-    for (has_newer_generation,) in db.write("requested_cancel", **lease._asdict()):
+    for (has_newer_generation,) in db.read_locked("requested_cancel", **lease._asdict()):
         why = "works for an older generation" if has_newer_generation else "was asked to stop"
         return CancelRequested(f"job {lease.job_id} {why}: it can only end as cancelled")
     return LeaseLost(f"job {lease.job_id}: fence {lease.fence} is no longer current")

@@ -345,8 +345,7 @@ SELECT min(at) FROM (
     SELECT (SELECT min(q.run_at) FROM worker_job_queue q INDEXED BY job_due
              WHERE q.priority = level.priority AND q.status = 'pending' AND q.held & 3) AS at
       FROM level
-    UNION ALL SELECT :now WHERE EXISTS (SELECT 1 FROM worker_job_settled) OR EXISTS (SELECT 1 FROM document_unsettled)
-                                OR EXISTS (SELECT 1 FROM batch_unsettled)
+    UNION ALL SELECT :now WHERE {anything_to_settle}
     UNION ALL SELECT until FROM pause WHERE until > :now
     UNION ALL SELECT until FROM source_rest WHERE until > :now);
 

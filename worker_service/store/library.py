@@ -100,8 +100,8 @@ class Library(StorePart):
         values |= {"batches": json.dumps(list(selector.batch_ids)), "since": selector.since, "until": selector.until}
         return [Job.from_row(row) for row in self._db.read("not_brought_in", **values)]
 
-    def pace(self, *, most: int = 200) -> ReadingSpeed | None:
-        rows = self._db.read("read_lately", most=most)
+    def reading_speed(self, *, most: int = 200) -> ReadingSpeed | None:
+        rows = self._db.read("newest_reading_times", most=most)
         documents = {document_id: (pages, size) for document_id, pages, size, _, _ in rows}
         size = sum(size for _, size in documents.values())
         seconds = _total_length((begin, end) for *_, begin, end in rows)
@@ -124,9 +124,9 @@ class Library(StorePart):
         """Return each document's last change after the number `after`, in the order of commits."""
         return [DocumentChange(*row) for row in self._db.read("document_changes", after=after, owner=owner, most=most)]
 
-    def history(self) -> str:
-        """Return an identity that changes when a backup is restored."""
-        [row] = self._db.read("history")
+    def database_identity(self) -> str:
+        """Return a text that changes when a backup is restored."""
+        [row] = self._db.read("database_identity")
         return json.dumps(row)
 
     def page_summaries(self, document_id: int) -> Sequence[PageSummary]:

@@ -1,7 +1,12 @@
 -- Documents, pages and files. Only pages of the current generation are shown.
 
--- fragment: document_columns
-d.id, d.owner, d.platform, d.source_key, d.name, d.content, d.kind, d.pages, d.index_status, v.state, v.percent,
+-- name: actions_of
+SELECT job_type, payload, on_end, standing, document_id, generation, fired_at, job_id FROM deferred_action
+ WHERE document_id = :document_id ORDER BY generation DESC, id;
+
+-- name: documents_begin
+-- library.py appends the condition.
+SELECT d.id, d.owner, d.platform, d.source_key, d.name, d.content, d.kind, d.pages, d.index_status, v.state, v.percent,
        d.index_generation, d.current_generation, d.settings,
        nullif(concat_ws('; ', d.note, (SELECT nullif(f.note, '') FROM file f
                                         WHERE f.document_id = d.id AND f.role = 'original' ORDER BY f.id DESC LIMIT 1)),
@@ -10,14 +15,7 @@ d.id, d.owner, d.platform, d.source_key, d.name, d.content, d.kind, d.pages, d.i
        d.updated_at, d.gone_at,
        ifnull((SELECT f.size FROM file f WHERE f.document_id = d.id AND f.role = 'original' ORDER BY f.id DESC LIMIT 1), 0),
        d.is_locked, (SELECT json_group_array(t.tag) FROM document_tag t WHERE t.document_id = d.id)
-
--- name: actions_of
-SELECT job_type, payload, on_end, standing, document_id, generation, fired_at, job_id FROM deferred_action
- WHERE document_id = :document_id ORDER BY generation DESC, id;
-
--- name: documents_begin
--- library.py appends the WHERE clause.
-SELECT {document_columns} FROM document d CROSS JOIN v_documents v ON v.id = d.id WHERE
+  FROM document d CROSS JOIN v_documents v ON v.id = d.id WHERE
 
 -- name: provenance
 -- The newest original, and the time when the newest derived file was published.
@@ -48,7 +46,7 @@ SELECT {job_columns} FROM worker_job_queue q INDEXED BY job_not_brought_in
 document d JOIN page p ON p.document_id = d.id AND p.generation = d.current_generation
        JOIN page_result r ON r.id = p.result_id
 
--- name: read_lately
+-- name: newest_reading_times
 -- Start and end, in seconds, of each attempt that has fetched or read one of the newest documents.
 WITH newest AS MATERIALIZED (
     SELECT d.id, ifnull(d.pages, 0) AS pages, d.current_generation AS generation, o.size, o.job_id
@@ -78,8 +76,7 @@ SELECT d.id, count(r.id), ifnull(sum(r.created_at >= :since), 0),
 -- name: count_documents
 SELECT count(*) FROM document WHERE index_status = :status AND (:owner IS NULL OR owner = :owner);
 
--- name: history
--- An identity of the database. A restore changes it.
+-- name: database_identity
 SELECT created_at, (SELECT group_concat(at || fence) FROM restored) FROM pagemill_schema;
 
 -- name: document_changes

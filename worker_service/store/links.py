@@ -10,7 +10,7 @@ from worker_service.store.database import StorePart
 
 class DocumentLinks(StorePart):
     def links_due(self, most: int = 100) -> Sequence[int]:
-        """Return documents whose links must be made again; 0 stands for all."""
+        """Return documents whose links must be updated; 0 stands for all."""
         return [document_id for (document_id,) in self._db.read("links_due", most=most)]
 
     def document_ids(self, after: int = 0, most: int = 100) -> Sequence[int]:
@@ -29,7 +29,7 @@ class DocumentLinks(StorePart):
         return self._db.read("links_of", document_id=document_id)
 
     def save_links(self, wanted: Sequence[Links]) -> None:
-        """Assign free names to the links, and mark other links of the documents for deletion."""
+        """Assign free paths to the wanted links, and mark all other links of these documents for deletion."""
         with self._db.transaction():
             for links in wanted:
                 # Mark all links for deletion; `save_link` unmarks those that are assigned again.
@@ -41,19 +41,20 @@ class DocumentLinks(StorePart):
     def _free_paths(self, links: Links) -> Sequence[tuple[str, str]]:
         folder = ""
         for name in links.folders:
-            # If a link has the name of the folder, rename the folder.
-            while self._db.write("is_link", folded=folded(f"{folder}{name}")):
+            # A link with the path of the folder keeps it.
+            while self._db.read_locked("is_link", folded=folded(f"{folder}{name}")):
                 name += "_"
             folder += f"{name}/"
         key = {"document_id": links.document_id}
         for stem in links.stems():
             paths = [(f"{folder}{stem}{ending}", target) for ending, target in links.targets]
-            if not any(self._db.write("link_in_the_way", **key, folded=folded(path)) for path, _ in paths):
+            if not any(self._db.read_locked("link_in_the_way", **key, folded=folded(path)) for path, _ in paths):
                 return paths
         return []
 
-    def links_made(self, document_ids: Sequence[int]) -> None:
+    def mark_links_made(self, document_ids: Sequence[int]) -> None:
+        """Record that the workspace has the links of these documents, and not those marked for deletion."""
         with self._db.transaction():
             for document_id in document_ids:
-                self._db.write("forget_links", document_id=document_id)
+                self._db.write("forget_marked_links", document_id=document_id)
                 self._db.write("forget_link_due", document_id=document_id)

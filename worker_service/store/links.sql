@@ -7,7 +7,6 @@ SELECT document_id FROM link_due ORDER BY document_id LIMIT :most;
 DELETE FROM link_due WHERE document_id = :document_id;
 
 -- name: document_ids
--- Includes removed documents that still have links.
 SELECT id FROM document WHERE id > :after
  UNION
 SELECT document_id FROM link WHERE document_id > :after
@@ -48,5 +47,5 @@ UPDATE link SET target = '' WHERE document_id = :document_id;
 INSERT INTO link (path, folded, document_id, target) VALUES (:path, :folded, :document_id, :target)
     ON CONFLICT (folded) DO UPDATE SET path = excluded.path, target = excluded.target;
 
--- name: forget_links
+-- name: forget_marked_links
 DELETE FROM link WHERE document_id = :document_id AND target = '';

@@ -23,7 +23,7 @@ class Notices(StorePart):
         with self._db.transaction():
             return len(self._db.write("prune_notices", before=as_text(before), most=most))
 
-    def is_read_by(self, reader: str) -> bool:
+    def has_reader(self, reader: str) -> bool:
         return bool(self._db.read("notice_reader", name=reader))
 
     def begin(self, reader: str) -> int:
@@ -33,7 +33,7 @@ class Notices(StorePart):
             return int(notice_id)
         with self._db.transaction():
             self._db.write("begin_reading_notices", name=reader)
-            [(notice_id,)] = self._db.write("notice_reader", name=reader)
+            [(notice_id,)] = self._db.read_locked("notice_reader", name=reader)
         return int(notice_id)
 
     def advance(self, reader: str, since: int, upto: int, jobs: Sequence[NewJob]) -> Sequence[Enqueued] | None:
@@ -44,7 +44,7 @@ class Notices(StorePart):
             return self._store.intake.insert_many(jobs)
 
     def note(self, kind: str, episodes: Sequence[Episode]) -> None:
-        """Store the current episodes of a kind. A new one becomes a notice; a missing one has ended."""
+        """Write a notice of each new episode of this kind. A stored episode that is not in `episodes` has ended."""
         keys = [f"{kind}:{episode.key}" for episode in episodes]
         if {key for (key,) in self._db.read("episodes", kind=kind)} == set(keys):
             return

@@ -1,13 +1,11 @@
 -- Notices, and the position of each reader.
 
--- fragment: notice_columns
-id, at, kind, owner, job_id, document_id, batch_id, generation, code, message, remedy
-
 -- name: newest_notice
 SELECT ifnull(max(id), 0) FROM notice;
 
 -- name: notices_after
-SELECT {notice_columns} FROM notice WHERE id > :after_id ORDER BY id LIMIT :most;
+SELECT id, at, kind, owner, job_id, document_id, batch_id, generation, code, message, remedy
+  FROM notice WHERE id > :after_id ORDER BY id LIMIT :most;
 
 -- name: prune_notices
 -- The order of ids is the order of times.

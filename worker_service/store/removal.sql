@@ -8,7 +8,7 @@ SELECT id, job_type FROM worker_job_queue
  WHERE document_id = :document_id AND generation IS NULL AND status IN ('pending', 'running')
  LIMIT 1;
 
--- name: is_awaited
+-- name: is_source_awaited
 -- Whether a document is being read, or a job will still add it.
 SELECT EXISTS (SELECT 1 FROM document
                 WHERE platform = :platform AND owner = :owner AND source_key = :source_key
@@ -17,8 +17,8 @@ SELECT EXISTS (SELECT 1 FROM document
                 WHERE platform = :platform AND owner = :owner AND source_key = :source_key
                   AND status IN ('pending', 'running'));
 
--- name: sizes_to_free
--- Counts and bytes that a removal of all these documents would free. Files that other rows refer to are kept.
+-- name: weigh
+-- The fields of `Weight` for a removal of all these documents. Files that other rows refer to are kept.
 WITH own(id) AS MATERIALIZED (SELECT value FROM json_each(:document_ids)),
      path AS MATERIALIZED (SELECT f.path, max(f.size) AS size,
                                   EXISTS (SELECT 1 FROM file o
@@ -48,7 +48,7 @@ DELETE FROM document_tag WHERE document_id = :document_id;
 -- A chore deletes the pages of the document later, in small steps.
 INSERT INTO document_gone (document_id) VALUES (:document_id);
 
--- name: remove_files
+-- name: forget_files_of_document
 DELETE FROM file WHERE document_id = :document_id RETURNING CAST(path AS BLOB);
 
 -- name: sizes_by_owner
@@ -74,7 +74,7 @@ SELECT document_id, oldest
           FROM document d WHERE d.index_generation > 1 AND d.index_status = 'success')
  WHERE oldest < current_generation LIMIT :most;
 
--- name: gone_documents
+-- name: generations_of_removed_documents
 -- A row that names an existing document was inserted by hand; this document loses no pages.
 SELECT g.document_id, (SELECT min(p.generation) FROM page p
                         WHERE p.document_id = g.document_id
@@ -87,11 +87,11 @@ DELETE FROM document_gone
    AND (NOT EXISTS (SELECT 1 FROM page p WHERE p.document_id = :document_id)
         OR EXISTS (SELECT 1 FROM document d WHERE d.id = :document_id));
 
--- name: is_forgettable
+-- name: has_unused_rows
 SELECT EXISTS (SELECT 1 FROM document_gone)
     OR EXISTS (SELECT 1 FROM page_result WHERE forgotten_at IS NOT NULL);
 
--- name: forget_page
+-- name: forget_pages
 DELETE FROM page
  WHERE document_id = :document_id AND generation = :generation
    AND number IN (SELECT number FROM page WHERE document_id = :document_id AND generation = :generation LIMIT :most)
@@ -114,7 +114,8 @@ DELETE FROM file
                     WHERE q.document_id = file.document_id AND q.status IN ('pending', 'running'))
 RETURNING CAST(path AS BLOB);
 
--- name: date_forgotten
+-- name: set_forgotten_at
+-- From now on, `known_pages` leaves these results out. Attempts that have started before may use them.
 UPDATE page_result SET forgotten_at = :now WHERE forgotten_at = '';
 
 -- name: results_to_forget
@@ -145,11 +146,9 @@ SELECT id, path, size, sha256, document_id FROM file WHERE id > :after ORDER BY 
 -- name: is_published
 SELECT 1 FROM file WHERE id = :file_id;
 
--- name: gone_files
+-- name: files_to_delete
 -- As bytes, because a path may not be valid UTF-8.
 SELECT CAST(path AS BLOB) FROM file_gone ORDER BY path LIMIT :most;
 
--- name: forget_gone_file
+-- name: forget_deleted_file
 DELETE FROM file_gone WHERE path = CAST(:path AS TEXT);
-
-

@@ -44,7 +44,7 @@ class Schedules(StorePart):
 
     def undo(self, action_id: int, *, actor: str) -> None:
         with self._db.transaction():
-            for (change,) in self._db.write("schedule_change", action_id=action_id):
+            for (change,) in self._db.read_locked("schedule_change", action_id=action_id):
                 done = msgspec.json.decode(change, type=_Change)
                 self._change(done.after, done.before)
                 self._db.write("mark_undone", action_id=action_id, now=self._db.now(), actor=actor)
@@ -52,7 +52,7 @@ class Schedules(StorePart):
     def _change(self, before: StoredSchedule | None, after: StoredSchedule | None) -> None:
         schedule = before or after
         assert schedule is not None
-        stored = [StoredSchedule(*row) for row in self._db.write("stored_schedules", name=schedule.name)]
+        stored = [StoredSchedule(*row) for row in self._db.read_locked("stored_schedules", name=schedule.name)]
         expected = [] if before is None else [before]
         if stored != expected:
             raise Refused(f"schedule {schedule.name!r} has been changed meanwhile", "look at it again")
@@ -69,15 +69,15 @@ class Schedules(StorePart):
             return from_text(until)
         return None
 
-    def begin(self, schedule: str, plan: str) -> None:
+    def begin_plan(self, schedule: str, plan: str) -> None:
         """Start the plan now, without earlier slots. A plan identifies the sequence of a schedule's slots."""
         with self._db.transaction():
             self._db.write("begin_plan", schedule=schedule, plan=plan, now=self._db.now())
 
-    def take(self, schedule: str, plan: str, slot: datetime, work: Work, missed: str = "") -> StartedWork | None:
-        """Take all slots up to this one, and insert the work. Return None if the slot was taken.
+    def run_slot(self, schedule: str, plan: str, slot: datetime, work: Work, missed: str = "") -> StartedWork | None:
+        """Take all slots up to this one, and insert the work once. Return None if the slot was taken.
 
-        `missed` is the text of a notice about skipped slots.
+        `missed` is the text of a notice about the earlier slots, whose work is not inserted.
         """
         owner = work.owner if isinstance(work, NewJob) else work.new.owner
         with self._db.transaction():
@@ -99,7 +99,7 @@ class Schedules(StorePart):
         """Insert a job unless one was inserted with this key in this period, whatever its status."""
         slot = {"schedule": f"{_ENQUEUE_ONCE_KEY_PREFIX}{key}", "slot": period}
         with self._db.transaction():
-            for (job_id,) in self._db.write("job_of_slot", **slot):
+            for (job_id,) in self._db.read_locked("job_of_slot", **slot):
                 return Enqueued(job_id, existing=True)
             enqueued = self._store.intake.insert_many([job])[0]
             if not enqueued.existing:

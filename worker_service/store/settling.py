@@ -30,9 +30,9 @@ _SETTLED_MAX = 1000
 def settle(db: Database) -> None:
     """Free or fail waiting jobs, update documents and end batches after jobs have ended.
 
-    Handle about `_SETTLED_MAX` rows of each kind; the next claim continues.
+    One call settles about `_SETTLED_MAX` jobs and documents; the next claim continues.
     """
-    if db.read_flag_in_transaction("nothing_to_settle"):
+    if db.read_flag_locked("nothing_to_settle"):
         return
     _settle_jobs(db)
     _settle_documents(db)
@@ -41,35 +41,39 @@ def settle(db: Database) -> None:
 
 def _settle_jobs(db: Database) -> None:
     rows_left = _SETTLED_MAX
-    while rows_left > 0 and (next_settled := db.write("next_settled_job")):
-        [(needs_id,)] = next_settled
-        values = {"needs_id": needs_id, "most": rows_left}
+    while rows_left > 0 and (next_settled := db.read_locked("next_settled_job")):
+        [(needed_id,)] = next_settled
+        values = {"needs_id": needed_id, "most": rows_left}
         changed = len(db.write("fail_broken_dependents", now=db.now(), **values))
-        for (job_id,) in db.write("dependents_to_revive", **values):
-            # None: it was not refused because another live job has its unique key.
-            changed += db.try_to_write("revive_job", {"job_id": job_id}) is None
+        for (job_id,) in db.read_locked("dependents_to_revive", **values):
+            # Refused if another job that was revived here has the same unique key.
+            refusal = db.try_to_write("revive_job", {"job_id": job_id})
+            if refusal is None:
+                changed += 1
         changed += len(db.write("free_met_dependents", **values))
-        fire_actions_of_job(db, needs_id)
+        fire_actions_of_job(db, needed_id)
+        # Otherwise the limit was reached, and more dependents may be left.
         if changed < rows_left:
-            db.write("forget_settled", needs_id=needs_id)
+            db.write("forget_settled", needs_id=needed_id)
         rows_left -= 1 + changed
 
 
 def _settle_documents(db: Database) -> None:
-    if documents := db.write("unsettled_documents", most=_SETTLED_MAX):
+    if documents := db.read_locked("unsettled_documents", most=_SETTLED_MAX):
         document_ids = json.dumps([document_id for (document_id,) in documents])
-        old_states: dict[int, str] = dict(db.write("states_of_documents", document_ids=document_ids))
+        old_states: dict[int, str] = dict(db.read_locked("states_of_documents", document_ids=document_ids))
         updated = db.write("update_document_states", document_ids=document_ids, now=db.now())
         db.write("forget_unsettled", document_ids=document_ids)
-        follow_document_changes(db, [document_id for document_id, state in updated if old_states[document_id] != state])
+        changed = [document_id for document_id, state in updated if old_states[document_id] != state]
+        announce_document_changes(db, changed)
 
 
 def _settle_batches(db: Database) -> None:
     # A batch that starts because another has ended may have nothing to do, and then ends as well: hence the loop.
-    while batches := db.write("unsettled_batches", most=_SETTLED_MAX):
+    while batches := db.read_locked("unsettled_batches", most=_SETTLED_MAX):
         batch_ids = json.dumps([batch_id for (batch_id,) in batches])
         for (batch_id,) in db.write("end_batches", batch_ids=batch_ids, now=db.now()):
-            [(state, owner, actions)] = db.write("ended_batch", batch_id=batch_id)
+            [(state, owner, actions)] = db.read_locked("ended_batch", batch_id=batch_id)
             fire_actions_of_batch(db, {"batch_id": batch_id, "state": state}, owner, actions)
         db.write("forget_unsettled_batches", batch_ids=batch_ids)
         db.write("begin_next_batches", batch_ids=batch_ids)
@@ -77,22 +81,22 @@ def _settle_batches(db: Database) -> None:
 
 
 def _hand_over_documents(db: Database, batch_ids: str) -> None:
-    """Move documents from idle batches to active batches that have requested them too."""
-    from worker_service.store.store import Store
+    """Move documents from stopped and waiting batches to active batches that have requested them too."""
+    from worker_service.store.store import Store  # imports this module
 
-    for key, name, *columns in db.write("documents_to_hand_over", batch_ids=batch_ids):
+    for key, name, *columns in db.read_locked("documents_to_hand_over", batch_ids=batch_ids):
         request = DocumentRequest(key, name, is_standing=True)
         job = NewJob(**dict(zip(_HAND_OVER_FIELDS, columns, strict=True)), document=request)
         # Infinite patience: do not take over other work, however long it has not advanced.
         Store(db, TakeoverTimeouts(math.inf, math.inf)).intake.insert_many([job])
 
 
-def follow_document_changes(db: Database, document_ids: Sequence[int]) -> None:
-    """Write notices and fire actions of documents whose state has changed."""
+def announce_document_changes(db: Database, document_ids: Sequence[int]) -> None:
+    """Write notices of documents whose state has changed, fire their actions, and mark their batches as unsettled."""
     if document_ids:
         ids = json.dumps(list(document_ids))
         db.write("add_document_notices", document_ids=ids, now=db.now())
-        fire_actions(db, document_ids, db.write("tags_of_documents", document_ids=ids))
+        fire_actions(db, document_ids, db.read_locked("tags_of_documents", document_ids=ids))
         db.write("mark_batches_unsettled", document_ids=ids)
 
 
@@ -100,6 +104,8 @@ def follow_document_changes(db: Database, document_ids: Sequence[int]) -> None:
 
 
 class ParentFacts(NamedTuple):
+    """What the job of an action inherits."""
+
     job_id: int | None = None
     batch_id: int | None = None
     priority: int | None = None
@@ -122,25 +128,25 @@ def fire_actions(
     ids = json.dumps(list(document_ids))
     if tags:
         db.write("request_tag_actions", pairs=json.dumps(list(tags)))
-    for row in db.write("actions_due", document_ids=ids):
+    for row in db.read_locked("actions_due", document_ids=ids):
         action_id, job_type, payload, document_id, owner, name, state, error_code, generation, *inherited = row
-        origin = parent or ParentFacts(*inherited)
+        job_parent = parent or ParentFacts(*inherited)
         facts = {
             "document_id": document_id,
-            "batch_id": origin.batch_id,
+            "batch_id": job_parent.batch_id,
             "generation": generation,
             "owner": owner,
             "name": name,
             "state": state,
             "error_code": error_code,
         }
-        job_id = _insert_action_job(db, NewJob(job_type, payload=payload, owner=owner, name=name), origin, facts)
+        job_id = _insert_action_job(db, NewJob(job_type, payload=payload, owner=owner, name=name), job_parent, facts)
         db.write("mark_action_fired", action_id=action_id, job_id=job_id, now=db.now())
 
 
 def fire_actions_of_job(db: Database, job_id: int) -> None:
-    for job_type, payload in db.write("take_failure_actions", job_id=job_id):
-        [(owner, name, error_code, *inherited)] = db.write("failed_job", job_id=job_id)
+    for job_type, payload in db.write("mark_failure_actions_fired", job_id=job_id):
+        [(owner, name, error_code, *inherited)] = db.read_locked("failed_job", job_id=job_id)
         facts = {
             "job_id": job_id,
             "document_id": None,
@@ -151,11 +157,10 @@ def fire_actions_of_job(db: Database, job_id: int) -> None:
             "state": "failed",
             "error_code": error_code,
         }
-        parent = ParentFacts(job_id, *inherited)
-        job = NewJob(
-            job_type.decode(errors="replace"), payload=payload.decode(errors="replace"), owner=owner, name=name
-        )
-        _insert_action_job(db, job, parent, facts)
+        # Bytes, because RETURNING raises where text is not UTF-8.
+        job_type, payload = job_type.decode(errors="replace"), payload.decode(errors="replace")
+        job = NewJob(job_type, payload=payload, owner=owner, name=name)
+        _insert_action_job(db, job, ParentFacts(job_id, *inherited), facts)
 
 
 def fire_actions_of_batch(db: Database, facts: dict[str, object], owner: str, actions: str) -> None:

@@ -211,7 +211,7 @@ SELECT a.id, a.job_type, a.payload, d.id, d.owner, d.name, d.index_status, d.err
 -- name: mark_action_fired
 UPDATE deferred_action SET fired_at = :now, job_id = :job_id WHERE id = :action_id;
 
--- name: take_failure_actions
+-- name: mark_failure_actions_fired
 UPDATE failure_action SET fired_fence = q.fence
   FROM worker_job_queue q
  WHERE q.id = :job_id AND q.status = 'failed'

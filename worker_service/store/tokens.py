@@ -41,7 +41,7 @@ class Tokens(StorePart):
     def remove(self, ids: Sequence[int], *, actor: str | None) -> int:
         with self._db.transaction():
             removed = self._db.write("remove_tokens", ids=json.dumps([*ids]))
-            # The rows also have the sessions of these tokens.
+            # Sessions of these tokens were removed too, and are not listed.
             titles = {token_id: _title_of(*columns) for token_id, *columns in removed if token_id in ids}
             if titles and actor is not None:
                 self._record_action("remove_token", actor, titles)
@@ -51,9 +51,10 @@ class Tokens(StorePart):
         with self._db.transaction():
             self._db.write_each("note_use_of_token", [{"id": token_id, "at": at} for token_id, at in used.items()])
 
-    def forget_old(self) -> int:
+    def forget_ended(self) -> int:
+        """Delete expired links and sessions. Return their number."""
         with self._db.transaction():
-            return len(self._db.write("forget_old_tokens", now=self._db.now()))
+            return len(self._db.write("forget_ended_tokens", now=self._db.now()))
 
     def _insert(self, new: NewToken, parent_id: int | None) -> int | None:
         for (token_id,) in self._db.write("make_token", **asdict(new), now=self._db.now(), token_id=parent_id):

@@ -29,6 +29,6 @@ RETURNING id, kind, name, scopes, owner;
 -- name: note_use_of_token
 UPDATE token SET used_at = :at WHERE id = :id AND (used_at IS NULL OR used_at < :at);
 
--- name: forget_old_tokens
+-- name: forget_ended_tokens
 -- A used link is kept until it expires, because it shows how a session was created.
 DELETE FROM token WHERE kind <> 'token' AND until <= :now RETURNING id;

@@ -58,7 +58,8 @@ class Gates(StorePart):
             job_now = self._store.job_control.read_job(job_id)
             if job_now is None or job_now.status is not Status.PENDING:
                 return []
-            return self._gates(job_id, dead, self._db.write) or self._gate_ahead(job_id, dead, self._db.write)
+            gates = self._gates(job_id, dead, self._db.read_locked)
+            return gates or self._gate_ahead(job_id, dead, self._db.read_locked)
         return without_rehearsal
 
     def standstill(self, *, dead: Collection[str] = ()) -> Sequence[Gate]:

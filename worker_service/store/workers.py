@@ -15,7 +15,7 @@ from worker_service.store.settling import settle
 
 class Workers(StorePart):
     def register(self, worker: Worker) -> None:
-        self._store.scheduler.forget()
+        self._store.scheduler.forget_lanes()
         with self._db.transaction():
             self._db.write("register", **asdict(replace(worker, handlers=())), now=self._db.now())
             self._db.write("forget_handlers", worker_id=worker.id)
@@ -46,7 +46,7 @@ class Workers(StorePart):
     def set_nodes(self, worker_id: str, nodes: Sequence[NodeState]) -> None:
         # A node that is missing is removed, or marked as down while it drains. The slots of class `node` of this worker
         # become the sum of theirs. Only one worker at a time has a cluster.
-        self._store.scheduler.forget()
+        self._store.scheduler.forget_lanes()
         with self._db.transaction():
             slots = sum(node.slots for node in nodes)
             if not self._db.write("set_node_slots", worker_id=worker_id, slots=slots):
@@ -55,7 +55,7 @@ class Workers(StorePart):
             self._db.write("forget_nodes", names=names)
             self._db.write("mark_absent_nodes_down", worker_id=worker_id, names=names)
             for node in nodes:
-                self._db.write("keep_node", worker_id=worker_id, **asdict(node))
+                self._db.write("save_node", worker_id=worker_id, **asdict(node))
 
     def set_limits(self, kind: str, maximum_by_name: dict[str, int]) -> None:
         """Kinds: type, class, owner, payload."""

@@ -30,7 +30,7 @@ UPDATE worker SET cpu_slots = :slots WHERE id = :worker_id RETURNING id;
 -- name: set_node_slots
 UPDATE worker SET node_slots = :slots WHERE id = :worker_id RETURNING id;
 
--- name: keep_node
+-- name: save_node
 INSERT INTO node (name, worker_id, state, slots, version, reason)
 VALUES (:name, :worker_id, :state, :slots, :version, :reason)
     ON CONFLICT (name) DO UPDATE

@@ -64,7 +64,7 @@ def changed_passages(session: Session, since: str | None, *, owner: str | None, 
 
 def _edition(session: Session) -> str:
     """Return a digest that changes with the database and with the length of passages."""
-    return digest([session.library.history(), passage_limits(session.settings).edition])[:12]
+    return digest([session.library.database_identity(), passage_limits(session.settings).edition])[:12]
 
 
 def _parse_cursor(cursor: str | None, edition: str) -> int:
