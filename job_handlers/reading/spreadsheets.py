@@ -154,6 +154,9 @@ def _open_workbook(path: Path) -> Iterator[Any]:
             yield book
     except python_calamine.PasswordError as error:
         raise DocumentLocked from error
+    except python_calamine.XmlError as error:
+        # Its message may be only the name of an element, or empty.
+        raise UnreadableDocument(f"its XML is broken ({str(error) or 'an element is not closed'})") from error
     except (python_calamine.CalamineError, OSError, ValueError) as error:
         raise UnreadableDocument(str(error)) from error
 
