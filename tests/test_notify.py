@@ -8,7 +8,7 @@ import pytest
 
 from worker_service.base.errors import ConfigError
 from worker_service.jobs.history import Notice
-from worker_service.services.notification_messages import messages
+from worker_service.services.notification_messages import write_messages
 from worker_service.settings.notifications import ADDRESSES, RULES, NotifyRule
 
 OPS = {"name": "ops", "to": "mailto:ops@example.com"}
@@ -27,7 +27,7 @@ def failed(number: int, code: str = "TIMEOUT", **more: Any) -> Notice:
 def test_three_hundred_failures_are_one_message_with_numbers_by_code() -> None:
     notices = [failed(number, "TIMEOUT" if number % 3 else "HTTP_404") for number in range(300)]
 
-    [message] = messages(NotifyRule("ops", "mailto:ops@example.com"), notices, {}, machine="box")
+    [message] = write_messages(NotifyRule("ops", "mailto:ops@example.com"), notices, {}, machine="box")
 
     assert message.subject == "pagemill on box: 300 jobs failed"
     assert "TIMEOUT: 200, HTTP_404: 100" in message.text
@@ -40,7 +40,9 @@ def test_each_owner_is_notified_of_their_own_jobs() -> None:
     notices = [failed(1, owner="alice"), failed(2, owner="bob"), failed(3, owner="alice"), failed(4)]
 
     sent = list(
-        messages(NotifyRule("own", "owner"), notices, {"alice": "mailto:a@b.c", "bob": "apprise:bob"}, machine="box")
+        write_messages(
+            NotifyRule("own", "owner"), notices, {"alice": "mailto:a@b.c", "bob": "apprise:bob"}, machine="box"
+        )
     )
 
     assert [(message.to, message.subject) for message in sent] == [
@@ -52,7 +54,7 @@ def test_each_owner_is_notified_of_their_own_jobs() -> None:
 def test_an_unknown_batch_is_named_by_its_number() -> None:
     notice = Notice(1, "2026-11-19 06:00:00.000", "batch.done", batch_id=7)
 
-    [message] = messages(NotifyRule("ops", "apprise:"), [notice], {}, machine="box")
+    [message] = write_messages(NotifyRule("ops", "apprise:"), [notice], {}, machine="box")
 
     assert message.text == "Batches are done:\n  batch:7\n"
 
@@ -60,7 +62,7 @@ def test_an_unknown_batch_is_named_by_its_number() -> None:
 def test_a_message_names_the_file_and_links_to_its_page() -> None:
     notices = [failed(3), failed(4, document_id=7, generation=None)]
 
-    [message] = messages(
+    [message] = write_messages(
         NotifyRule("ops", "mailto:ops@example.com"),
         notices,
         {},
@@ -150,7 +152,7 @@ def test_an_owners_address_is_checked() -> None:
 
 
 def test_a_message_has_its_notices_as_data() -> None:
-    [message] = messages(NotifyRule("ops", "apprise:"), [failed(3, owner="alice")], {}, machine="box")
+    [message] = write_messages(NotifyRule("ops", "apprise:"), [failed(3, owner="alice")], {}, machine="box")
 
     assert message.data["notices"] == [
         {

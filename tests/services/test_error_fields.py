@@ -16,7 +16,7 @@ from worker_service.jobs.attempts import Failure
 from worker_service.jobs.job import NewJob
 from worker_service.services.health import Level, check_health
 from worker_service.services.job_advice import why
-from worker_service.services.notification_messages import messages
+from worker_service.services.notification_messages import write_messages
 from worker_service.services.overview import CheckedNode, CheckedWorker, Overview
 from worker_service.services.serialize import as_object
 from worker_service.services.session import Session
@@ -69,7 +69,7 @@ def test_a_remedy_is_kept_apart_from_the_job_to_its_notice(session: Session) -> 
     assert [job.error_remedy, attempt.error_remedy, count.newest_remedy, notice.remedy] == [remedy] * 4
     assert why(session, job_id).helps.startswith(f"{remedy}; then: ")
     assert json.loads(json.dumps(as_object(job)))["error_message"] == "a.pdf: it is locked"
-    [message] = messages(NotifyRule("ops", "mailto:ops@example.com"), [notice], {}, machine="here")
+    [message] = write_messages(NotifyRule("ops", "mailto:ops@example.com"), [notice], {}, machine="here")
     assert f"LOCKED: a.pdf: it is locked: {remedy}" in message.text
     assert json.loads(json.dumps(message.data))["notices"][0]["remedy"] == remedy
 

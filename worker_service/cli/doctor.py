@@ -31,7 +31,7 @@ from worker_service.runner.pool import ChildError
 from worker_service.runner.without_daemon import attempt_events, open_pool
 from worker_service.runner.worker_identity import lock_path
 from worker_service.services.database_maintenance import audit_database, check_database
-from worker_service.services.health import FREE_SPACE, Level, check_health
+from worker_service.services.health import HOW_TO_FREE_SPACE, Level, check_health
 from worker_service.services.overview import CheckedWorker, Overview, title_of_pause
 from worker_service.services.published_files import find_file_faults
 from worker_service.services.schedules import HOW_TO_RUN_TICKS, list_schedules
@@ -135,7 +135,7 @@ def _check_workers(settings: Settings, workers: Sequence[CheckedWorker]) -> Iter
             detail = f"pid {worker.pid} has sent no heartbeat since {worker.heartbeat_at[:19]}"
             yield Finding(Level.CRITICAL, name, detail, f"look at it: ps -fp {worker.pid}")
         elif worker.state == "disk low":
-            yield Finding(Level.CRITICAL, name, "it starts nothing: the disk is nearly full", FREE_SPACE)
+            yield Finding(Level.CRITICAL, name, "it starts nothing: the disk is nearly full", HOW_TO_FREE_SPACE)
         else:
             yield Finding(Level.OK, name, f"{worker.state}, pid {worker.pid}, runs {running_jobs}")
 

@@ -69,7 +69,7 @@ def enqueue(call: Invocation, no_check: bool, **values: Any) -> None:
 
     A --set value is parsed as JSON if possible, otherwise it is text. `--set page.from=1` sets a value in an object.
     """
-    enqueued = operations.enqueue(call.session, values, read_stdin, is_checked=not no_check)
+    enqueued = operations.enqueue(call.session, values, read_stdin, is_payload_checked=not no_check)
     warning = operations.unknown_type_warning(call.session, values["job_type"])
     answer = {"id": enqueued.job_id, "existing": enqueued.existing, **({"doubt": warning} if warning else {})}
     if call.print_if_json(answer):

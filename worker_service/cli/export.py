@@ -22,7 +22,7 @@ from worker_service.cli.context import Invocation, JobId, verb
 from worker_service.cli.documents import document_selector_options
 from worker_service.jobs.library import DocumentSelector
 from worker_service.services.documents import selected_documents
-from worker_service.services.exports import KINDS, FileSource, NotExported, file_gone, find_source
+from worker_service.services.exports import FORMAT_NAMES, FileSource, NotExported, file_gone, find_source
 from worker_service.services.session import Session
 
 
@@ -50,7 +50,9 @@ class _Export(Struct, frozen=True):
 
 @verb
 @document_selector_options
-@click.option("--format", "form", type=click.Choice(list(KINDS)), default="txt", help="Kind of file. Default: txt.")
+@click.option(
+    "--format", "form", type=click.Choice(list(FORMAT_NAMES)), default="txt", help="Kind of file. Default: txt."
+)
 @click.option(
     "-o",
     "--output",

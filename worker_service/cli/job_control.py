@@ -259,8 +259,8 @@ def _show_dry_run(call: Invocation, plan: Plan) -> int:
     sample = _sample_lines(plan) if plan.jobs else []
     for line in sample:
         output.show(line)
-    if plan.jobs > operations.SAMPLE_JOBS:
-        output.show(f"… and {plan.jobs - operations.SAMPLE_JOBS:,} more")
+    if plan.jobs > operations.SAMPLE_JOBS_MAX:
+        output.show(f"… and {plan.jobs - operations.SAMPLE_JOBS_MAX:,} more")
     return 0
 
 

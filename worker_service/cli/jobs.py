@@ -275,9 +275,9 @@ def _describe_silence(explanation: Why) -> str:
 
 
 def _newest_with_a_problem(call: Invocation) -> int | None:
-    from worker_service.services.job_advice import newest_with_a_problem
+    from worker_service.services.job_advice import newest_job_with_a_problem
 
-    job_id = newest_with_a_problem(call.session)
+    job_id = newest_job_with_a_problem(call.session)
     if job_id is None and not call.print_if_json({"id": None, "items": []}):
         output.note("no job has a problem")
     return job_id

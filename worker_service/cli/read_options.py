@@ -65,7 +65,7 @@ def read_options(options_type: type[ReadOptions]) -> Callable[[Function], Functi
             options = options_type(**{name: values.pop(name) for name in fields})
             for action in options.actions():
                 enqueue.check_action_payload(call.session, action)
-            warnings = enqueue.missing_capability_warnings(call.session, options.reading_settings())
+            warnings = enqueue.uninstalled_choice_warnings(call.session, options.reading_settings())
             for sentence in [*warnings, *enqueue.unknown_type_warnings(call.session, options.actions())]:
                 output.note(sentence)
             return function(call, *arguments, options=options, **values)

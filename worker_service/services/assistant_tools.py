@@ -36,9 +36,10 @@ _INSTRUCTIONS = (
 
 
 class Caller(Struct, frozen=True):
+    """The user of an assistant. `owner` limits what the tools show."""
+
     session: Session
     owner: str | None = None
-    """None: all owners."""
 
     def document(self, document_id: int) -> Document:
         selector = DocumentSelector(ids=(document_id,), owners=() if self.owner is None else (self.owner,))
@@ -52,11 +53,11 @@ class AssistantTools:
         self,
         settings: Settings,
         renderer: PageRenderer,
-        caller: Callable[[], AbstractContextManager[Caller]],
-        add: Callable[[Caller, str], dict[str, Any]],
+        open_caller: Callable[[], AbstractContextManager[Caller]],
+        add_source: Callable[[Caller, str], dict[str, Any]],
     ) -> None:
-        """`caller` is entered for each call of a tool; `add` submits a source and returns the answer."""
-        self._renderer, self._caller, self._add = renderer, caller, add
+        """Each call of a tool enters `open_caller`. `add_source` submits a source and returns the answer."""
+        self._renderer, self._open_caller, self._add_source = renderer, open_caller, add_source
         self._address = address(settings) or settings.web_address
 
     @property
@@ -68,7 +69,7 @@ class AssistantTools:
 
         The query may also have "a phrase", a NEAR b, a OR b, a NOT b, begin*. Each result is a page, for fetch.
         """
-        with self._caller() as caller:
+        with self._open_caller() as caller:
             request = SearchRequest(query, owner=caller.owner, documents=max(1, min(limit, 100)))
             result = find_documents(caller.session, request)
         return {
@@ -87,18 +88,18 @@ class AssistantTools:
 
     def fetch(self, id: str) -> dict[str, Any]:
         """Return the text of a page (id such as 7:12) or of a whole document (7)."""
-        number, _, page = id.partition(":")
-        if not number.isdigit() or (page and not page.isdigit()):
+        document_id, _, page_number = id.partition(":")
+        if not document_id.isdigit() or (page_number and not page_number.isdigit()):
             raise BadInput(f"{id!r} is not an id", "use 7 for document 7, or 7:12 for its page 12")
-        with self._caller() as caller:
-            document = caller.document(int(number))
-            _, pages = documents.document_text(caller.session, document.id, pages=page or None)
-        text = "\f".join(page_read.text or "" for page_read in pages)
+        with self._open_caller() as caller:
+            document = caller.document(int(document_id))
+            _, pages = documents.document_text(caller.session, document.id, pages=page_number or None)
+        text = "\f".join(page.text or "" for page in pages)
         return {
             "id": id,
-            "title": document.name + (f", page {page}" if page else ""),
+            "title": document.name + (f", page {page_number}" if page_number else ""),
             "text": text[:_FETCHED_CHARACTERS_MAX],
-            "url": self._url(document.id, int(page) if page else None),
+            "url": self._url(document.id, int(page_number) if page_number else None),
             "metadata": {
                 "owner": document.owner,
                 "pages": document.pages,
@@ -108,9 +109,9 @@ class AssistantTools:
 
     def list_documents(self, name: str = "", before: int | None = None, limit: int = 50) -> dict[str, Any]:
         """List documents, newest first; `name` is a part of the file name. For more, pass `next` as `before`."""
-        with self._caller() as caller:
+        with self._open_caller() as caller:
             selector = DocumentSelector(owners=() if caller.owner is None else (caller.owner,), name=name)
-            found = documents.list_documents(caller.session, selector, limit=max(1, min(limit, 200)), before_id=before)
+            listed = documents.list_documents(caller.session, selector, limit=max(1, min(limit, 200)), before_id=before)
         items = [
             {
                 "id": document.id,
@@ -119,20 +120,20 @@ class AssistantTools:
                 "status": str(document.status),
                 "url": self._url(document.id),
             }
-            for document in found.items
+            for document in listed.items
         ]
-        return {"documents": items, "next": found.next}
+        return {"documents": items, "next": listed.next}
 
     def read_pages(self, document: int, first: int, last: int) -> dict[str, Any]:
         """Return a range of pages of a document as Markdown, with how each was read and how sure OCR was (per cent)."""
-        with self._caller() as caller:
-            found = caller.document(document)
-            _, pages = documents.document_text(caller.session, found.id, pages=f"{first}-{last}")
-            # A longer document keeps the plain text of its pages: Markdown needs the blocks of all pages.
-            if (found.pages or 0) <= STRUCTURED_PAGES_MAX:
-                pages = with_markdown(caller.session, found.id, pages)
+        with self._open_caller() as caller:
+            shown_document = caller.document(document)
+            _, pages = documents.document_text(caller.session, document, pages=f"{first}-{last}")
+            # Markdown needs the blocks of all pages, so the pages of a longer document stay plain text.
+            if (shown_document.pages or 0) <= STRUCTURED_PAGES_MAX:
+                pages = with_markdown(caller.session, document, pages)
         return {
-            "title": found.name,
+            "title": shown_document.name,
             "pages": [
                 {
                     "page": page.number,
@@ -146,21 +147,21 @@ class AssistantTools:
 
     def tables(self, document: int, first: int, last: int) -> dict[str, Any]:
         """Return the tables on a range of pages of a document, as rows of cells."""
-        with self._caller() as caller:
-            found = caller.document(document)
-            tables = list(tables_of(caller.session, found.id, pages=f"{first}-{last}"))
-        return {"title": found.name, "tables": [{"page": table.page, "rows": table.rows} for table in tables]}
+        with self._open_caller() as caller:
+            name = caller.document(document).name
+            tables = list(tables_of(caller.session, document, pages=f"{first}-{last}"))
+        return {"title": name, "tables": [{"page": table.page, "rows": table.rows} for table in tables]}
 
     def page_image(self, document: int, page: int) -> Image:
         """Return a page as an image, to look at a figure, a signature or a layout."""
-        with self._caller() as caller:
+        with self._open_caller() as caller:
             caller.document(document)  # raises unless the caller may see it
             return Image(path=page_image(caller.session, self._renderer, document, page).path)
 
     def add_document(self, source: str) -> dict[str, Any]:
         """Add a file or directory of the server, a Google Drive folder or an https address. Returns the batch."""
-        with self._caller() as caller:
-            return self._add(caller, source)
+        with self._open_caller() as caller:
+            return self._add_source(caller, source)
 
     def _url(self, document_id: int, page: int | None = None) -> str:
         return f"{self._address}/documents/{document_id}" + (f"?page={page}" if page else "")
@@ -188,6 +189,8 @@ def _with_readable_errors(tool: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _in_event_loop(tool: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a tool a coroutine: the server calls ordinary functions in threads of its own."""
+
     @functools.wraps(tool)
     async def call(*arguments: Any, **named: Any) -> Any:
         return tool(*arguments, **named)

@@ -25,7 +25,7 @@ from worker_service.jobs.batches import (
 from worker_service.jobs.documents import IndexStatus
 from worker_service.jobs.job import NewJob, Status
 from worker_service.services.enqueue import enqueue_jobs, with_lost_files_forced
-from worker_service.services.parse import read_name_of_batch, read_priority, read_statuses
+from worker_service.services.parse import read_choices, read_name_of_batch, read_priority
 from worker_service.services.session import Session, cut_page, deadline_after, poll
 
 PRIORITY = 3
@@ -35,7 +35,7 @@ _PAGES_FOR_PACE_MIN = 2
 
 
 class BatchProgress(Struct, frozen=True):
-    """Files are documents, and sources that are not documents yet."""
+    """Progress in jobs, files and pages. Files are documents, and sources that are not documents yet."""
 
     jobs: int
     jobs_ended: int
@@ -91,8 +91,9 @@ def list_batches(
     limit: int = 50,
     before_id: int | None = None,
 ) -> BatchPage:
-    chosen = read_statuses(BatchState, states)
-    batches = session.store.batches.list(owners=owners, states=chosen, most=limit + 1, before_id=before_id)
+    batches = session.store.batches.list(
+        owners=owners, states=read_choices(BatchState, states), most=limit + 1, before_id=before_id
+    )
     items, next_id = cut_page(batches, limit)
     return BatchPage([_details(session, batch) for batch in items], next_id)
 
@@ -114,14 +115,15 @@ def _details(session: Session, batch: Batch) -> BatchDetails:
 
 
 def progress_of(batch: Batch, facts: BatchFacts) -> BatchProgress:
-    documents, jobs = facts.documents, sum(facts.jobs.values())
+    documents, job_count = facts.documents, sum(facts.jobs.values())
     cancelled = facts.documents_cancelled + facts.files_cancelled
     # The store counts cancelled files among the failed ones.
     failed = documents.get(IndexStatus.FAILED, 0) + facts.files_not_brought_in - cancelled
+    # A document that is `not_indexed` was recorded without a request to read it.
     finished = documents.get(IndexStatus.SUCCESS, 0) + documents.get(IndexStatus.NOT_INDEXED, 0)
-    live = facts.jobs.get(Status.PENDING, 0) + facts.jobs.get(Status.RUNNING, 0)
-    is_all_counted = not (facts.uncounted or facts.files_on_the_way or facts.may_find_more)
-    pages_left = facts.pages_left if is_all_counted else None
+    live_jobs = facts.jobs.get(Status.PENDING, 0) + facts.jobs.get(Status.RUNNING, 0)
+    has_uncounted = facts.uncounted or facts.files_on_the_way or facts.may_find_more
+    pages_left = None if has_uncounted else facts.pages_left
     pace = None
     if facts.pages_lately >= _PAGES_FOR_PACE_MIN and facts.lately_seconds >= 1:
         pace = 60 * facts.pages_lately / facts.lately_seconds
@@ -130,8 +132,8 @@ def progress_of(batch: Batch, facts: BatchFacts) -> BatchProgress:
     if batch.state is BatchState.ACTIVE and pace is not None and pages_left is not None:
         seconds_left = 60 * pages_left / pace
     return BatchProgress(
-        jobs=jobs,
-        jobs_ended=jobs - live,
+        jobs=job_count,
+        jobs_ended=job_count - live_jobs,
         jobs_failed=facts.jobs.get(Status.FAILED, 0),
         files=sum(documents.values()) + facts.files_on_the_way + facts.files_not_brought_in,
         files_ended=finished + failed + cancelled,
@@ -153,7 +155,7 @@ def progress_of(batch: Batch, facts: BatchFacts) -> BatchProgress:
 
 
 def describe_progress(details: BatchDetails) -> str:
-    """Return such as `30 of 120 files · 4,664 pages · 44 pages/min · 14 min left`."""
+    """Return a text such as `30 of 120 files · 4,664 pages · 44 pages/min · 14 min left`."""
     batch, progress = details.batch, details.progress
     failed = progress.files_failed or progress.jobs_failed
     problem_counts = [(failed, "failed"), (progress.files_cancelled, "cancelled")]
@@ -232,7 +234,10 @@ class SubmittedBatch(Struct, frozen=True):
 
 
 def submit_batch(session: Session, jobs: Sequence[NewJob], request: BatchRequest) -> SubmittedBatch:
-    """Start a batch only if some job is new, so that a repeated command replaces no batch."""
+    """Start a batch only if there is new work, so that a repeated command replaces no batch.
+
+    Jobs whose work is done already are enqueued outside a batch; jobs with a live twin are not inserted.
+    """
     jobs = with_lost_files_forced(session, jobs)
     work = session.store.batches.find_work(jobs)
     added: BatchAdded | None = None

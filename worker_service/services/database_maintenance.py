@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def initialise(settings: Settings, *, on_long_wait: OnLongWait | None = None) -> bool:
-    """Return False if the database exists."""
+    """Return False if the database exists already."""
     return opening.initialise(
         settings.database, payload_bytes_max=settings.payload_bytes_max, on_long_wait=on_long_wait
     )
@@ -84,7 +84,7 @@ def backup(
     elif keep is not None:
         raise BadInput(f"{target} is not a directory: --keep needs one")
     back_up(settings.database, path, on_long_wait=on_long_wait)
-    # Only after success: if no backup can be written, the earlier ones are needed most. The new one is one of `keep`.
+    # Delete only after success: if no backup can be written, the earlier ones are needed most. `keep` includes the new.
     removed = [] if keep is None else earlier_backups[: max(0, len(earlier_backups) - keep + 1)]
     for file in removed:
         file.unlink(missing_ok=True)
@@ -113,11 +113,12 @@ class RestorePlan(Struct, frozen=True):
 class RestoreDone(Struct, frozen=True):
     restored: Restored
     missing: Sequence[str]
+    """Published files that are missing or have another size than their rows say."""
 
 
 def plan_restore(settings: Settings, file: Path) -> RestorePlan:
     opening.refuse_network_file_system(settings.database)
-    _refuse_beside_a_daemon(settings.database)
+    _refuse_while_a_daemon_runs(settings.database)
     return RestorePlan(check_backup(file), settings.database, settings.database.exists())
 
 
@@ -126,14 +127,14 @@ def restore(settings: Settings, plan: RestorePlan) -> RestoreDone:
         if (fault := fault_of_workspace(settings.workspace, database_id)) is not None:
             raise fault
         # A daemon may have started since the plan was made.
-        _refuse_beside_a_daemon(plan.database)
+        _refuse_while_a_daemon_runs(plan.database)
 
     restored = restore_backup(plan.backup, plan.database, wall_clock, agrees=raise_unless_possible)
     with closing(open_session(settings)) as session:
         return RestoreDone(restored, [fault.path for fault in find_file_faults(session)])
 
 
-def _refuse_beside_a_daemon(database: Path) -> None:
+def _refuse_while_a_daemon_runs(database: Path) -> None:
     for lock in sorted((database.parent / "workers").glob("*.lock")):
         # None: it cannot be found out whether the lock is held.
         if is_free(lock) is False:

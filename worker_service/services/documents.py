@@ -18,11 +18,11 @@ from worker_service.jobs.library import (
     PageSummary,
     Provenance,
 )
-from worker_service.services.parse import parse_page_range
+from worker_service.services.parse import read_page_range
 from worker_service.services.session import Session, cut_page
 
 _DOCUMENTS_AT_ONCE = 500
-_FAILED_JOBS_MAX = 1_000_000
+_ALL_JOBS = 1_000_000
 
 
 class DocumentList(Struct, frozen=True):
@@ -53,13 +53,14 @@ def list_documents(
         session.library.document(before_id)  # raises `DocumentNotFound`
     documents = session.library.documents(selector, most=limit + 1, before_id=before_id, order=order)
     failed_jobs = session.library.not_brought_in(selector, most=limit + 1) if before_id is None else []
-    return DocumentList(*cut_page(documents, limit), failed_jobs[:limit], len(failed_jobs) > limit)
+    items, next_id = cut_page(documents, limit)
+    return DocumentList(items, next_id, failed_jobs[:limit], are_more_not_brought_in=len(failed_jobs) > limit)
 
 
 def each_document(session: Session, selector: DocumentSelector) -> Iterator[Document]:
     require_batches(session, selector.batch_ids)
-    for group in _document_groups(session, selector):
-        yield from group
+    for documents in _document_groups(session, selector):
+        yield from documents
 
 
 def _document_groups(session: Session, selector: DocumentSelector) -> Iterator[Sequence[Document]]:
@@ -70,23 +71,24 @@ def _document_groups(session: Session, selector: DocumentSelector) -> Iterator[S
 
 
 def each_with_origin(session: Session, selector: DocumentSelector) -> Iterator[tuple[Document, Provenance] | Job]:
-    """Return documents with their origin, then jobs that failed before there was a document."""
-    # Here rather than in the generator, so that an unknown batch raises before a response begins.
+    """Yield documents with their origin, then jobs that failed before there was a document."""
+    # Not in the generator, so that an unknown batch raises before a response begins.
     require_batches(session, selector.batch_ids)
     return _with_origin(session, selector)
 
 
 def _with_origin(session: Session, selector: DocumentSelector) -> Iterator[tuple[Document, Provenance] | Job]:
-    for group in _document_groups(session, selector):
-        origins = session.library.provenance(group)
-        # A document that was removed since the query has no origin.
-        yield from ((document, origins[document.id]) for document in group if document.id in origins)
-    yield from session.library.not_brought_in(selector, most=_FAILED_JOBS_MAX)
+    for documents in _document_groups(session, selector):
+        origin_by_id = session.library.provenance(documents)
+        for document in documents:
+            if document.id in origin_by_id:  # else it was removed since the query
+                yield document, origin_by_id[document.id]
+    yield from session.library.not_brought_in(selector, most=_ALL_JOBS)
 
 
 def require_batches(session: Session, batch_ids: Sequence[int]) -> None:
     for batch_id in batch_ids:
-        session.store.batches.get(batch_id)
+        session.store.batches.get(batch_id)  # raises `BatchNotFound`
 
 
 def selected_documents(session: Session, selector: DocumentSelector) -> list[Document]:
@@ -111,7 +113,7 @@ def with_full_path(session: Session, file: PublishedFile) -> PublishedFile:
 def document_text(
     session: Session, document_id: int, *, pages: str | None = None
 ) -> tuple[Document, Sequence[PageResult]]:
-    first, last = parse_page_range(pages)
+    first, last = read_page_range(pages)
     library = session.library
     return library.document(document_id), library.page_texts(document_id, first, last)
 
@@ -121,6 +123,6 @@ def record_document(session: Session, request: DocumentRequest, *, platform: str
 
 
 def has_only_own_text(session: Session, document_id: int) -> bool:
-    """Return True if OCR settings cannot change the text."""
+    """Return True if no page was read by OCR, so that OCR settings cannot change the text."""
     pages = session.library.page_summaries(document_id)
     return bool(pages) and all(page.method in ("layer", "rows", "blank") for page in pages)

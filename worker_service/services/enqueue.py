@@ -1,6 +1,6 @@
-"""Enqueue a job from a user's words, or jobs prepared by a command.
+"""Enqueue a job as users describe it, or jobs that a command has prepared.
 
-Choices are the values that handlers know for a payload key, such as the languages of `lang`.
+The choices of a handler are the values that it knows for a payload key, such as the languages of `lang`.
 """
 
 from __future__ import annotations
@@ -36,18 +36,17 @@ def enqueue(
     request: Mapping[str, Any],
     read_stdin: Callable[[int], bytes],
     *,
-    is_checked: bool = True,
+    is_payload_checked: bool = True,
 ) -> Enqueued:
-    """Enqueue the job that `request` describes, by column name.
+    """Enqueue the job that `request` describes, by column name. `read_stdin` gets the maximum number of bytes.
 
     With `once_per`, there is at most one job for each unique key and period; jobs that have ended count.
-    `read_stdin` takes the maximum number of bytes.
     """
     period, now = request.get("once_per"), session.clock()
-    job = read_job(request, session.settings, now=now, stdin=read_stdin)
+    job = read_job(request, session.settings, now=now, read_stdin=read_stdin)
     if period is not None and (job.unique_key is None or period not in PERIODS):
         raise BadInput(f"--once-per is one of {', '.join(PERIODS)}, and needs a --unique KEY")
-    if is_checked:
+    if is_payload_checked:
         check_payload(session, job, hint="; --no-check enqueues it anyway")
         for action in job.on_failure:
             check_action_payload(session, action)
@@ -58,32 +57,33 @@ def enqueue(
 
 
 def enqueue_job(session: Session, job: NewJob) -> Enqueued:
-    return session.store.intake.enqueue(*with_lost_files_forced(session, [job]))
+    [job] = with_lost_files_forced(session, [job])
+    return session.store.intake.enqueue(job)
 
 
 def enqueue_jobs(session: Session, jobs: Sequence[NewJob]) -> list[Enqueued]:
     """Enqueue in several short transactions."""
-    jobs = with_lost_files_forced(session, jobs)
     enqueued: list[Enqueued] = []
-    for chunk in chunks(jobs):
+    for chunk in chunks(with_lost_files_forced(session, jobs)):
         enqueued += session.store.intake.enqueue_many(chunk)
     return enqueued
 
 
 def with_lost_files_forced(session: Session, jobs: Sequence[NewJob], *, owner: str | None = None) -> Sequence[NewJob]:
-    """Force the download of known files whose copies were deleted by hand. `owner` is that of the batch."""
-    source_keys: dict[_OwnerAndPlatform, set[str]] = defaultdict(set)
+    """Force the download of known files whose copies were deleted by hand. `owner` is that of the batch, if any."""
+    keys_to_check: dict[_OwnerAndPlatform, set[str]] = defaultdict(set)
     for job in jobs:
         if (document := job.adds_document) is not None:
-            source_keys[_owner_and_platform(job, owner)].add(document.source_key)
+            keys_to_check[_owner_and_platform(job, owner)].add(document.source_key)
     deleted_keys = {
         owner_and_platform: find_deleted_sources(session.store, session.settings.workspace, *owner_and_platform, keys)
-        for owner_and_platform, keys in source_keys.items()
+        for owner_and_platform, keys in keys_to_check.items()
     }
     forced_jobs: list[NewJob] = []
     for job in jobs:
         document = job.adds_document
         is_lost = document is not None and document.source_key in deleted_keys[_owner_and_platform(job, owner)]
+        # With `adds_document`, a job is not inserted if this revision of the file is known.
         forced_jobs.append(replace(job, adds_document=None) if is_lost else job)
     return forced_jobs
 
@@ -100,12 +100,12 @@ def check_action_payload(session: Session, action: DeferredAction) -> None:
 def check_payload(session: Session, job: NewJob, *, hint: str = "") -> None:
     schemas = session.overview.payload_schemas(job.job_type)
     if not schemas or None in schemas:
-        # A handler without a schema accepts every payload.
+        # No live daemon has a handler for the type, or one has a handler without a schema, which accepts every payload.
         return
     from worker_service.jobs.payloads import PayloadCheck  # imported only when needed: it loads a JSON Schema validator
 
     faults = [PayloadCheck(schema).fault(job.payload) for schema in schemas]
-    if None not in faults:
+    if None not in faults:  # the daemons may have several versions of the handler, and one that fits is enough
         remedy = f"`pagemill handlers show {job.job_type}` shows what fits{hint}"
         raise BadPayload(f"the payload does not fit {job.job_type}: {faults[0]}; {remedy}")
 
@@ -116,7 +116,8 @@ def check_payload(session: Session, job: NewJob, *, hint: str = "") -> None:
 def installed_types(settings: Settings) -> list[str]:
     from worker_service.handlers.registry import find, find_in_directory  # searches all installed packages, in 10 ms
 
-    return [*(found.name for found in [*find(), *find_in_directory(settings.handlers_dir)]), *settings.commands]
+    handlers = [*find(), *find_in_directory(settings.handlers_dir)]
+    return [*(handler.name for handler in handlers), *settings.commands]
 
 
 def unknown_type_warning(session: Session, job_type: str) -> str:
@@ -136,14 +137,14 @@ def unknown_type_warnings(session: Session, actions: Sequence[DeferredAction]) -
     return [f"the follow-up jobs will wait: {warning}" for warning in warnings if warning]
 
 
-# ── Missing capabilities ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── Choices ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def missing_capability_warnings(session: Session, asked: Mapping[str, object]) -> list[str]:
-    """Return warnings for words that are known but not installed. Raise `BadInput` for unknown words."""
+def uninstalled_choice_warnings(session: Session, value_by_key: Mapping[str, object]) -> list[str]:
+    """Return warnings for choices that are known but not installed. Raise `BadInput` for unknown ones."""
     choices_of_handlers = _choices_of_handlers(session)
     warnings: list[str] = []
-    for key, value in asked.items():
+    for key, value in value_by_key.items():
         choices = [choices_by_key[key] for choices_by_key in choices_of_handlers if key in choices_by_key]
         if not choices:
             continue
@@ -155,11 +156,11 @@ def missing_capability_warnings(session: Session, asked: Mapping[str, object]) -
 
 
 def offered_choices(session: Session) -> Mapping[str, Sequence[str]]:
-    installed: dict[str, dict[str, None]] = defaultdict(dict)
+    words_by_key: dict[str, dict[str, None]] = defaultdict(dict)
     for choices_by_key in _choices_of_handlers(session):
         for key, choices in choices_by_key.items():
-            installed[key].update(dict.fromkeys(choices.available))
-    return {key: list(words) for key, words in installed.items()}
+            words_by_key[key].update(dict.fromkeys(choices.available))
+    return {key: list(words) for key, words in words_by_key.items()}
 
 
 def _choices_of_handlers(session: Session) -> list[dict[str, Choices]]:
@@ -179,10 +180,10 @@ def _choices_of_handlers(session: Session) -> list[dict[str, Choices]]:
 def _warn_or_refuse(word: str, key: str, choices: Sequence[Choices]) -> str:
     """Return a warning for a known word that is not installed. Raise `BadInput` for an unknown one."""
     installed = ", ".join(dict.fromkeys(value for choice in choices for value in choice.available)) or "none"
-    for choice in choices:
-        if (how_to_install := choice.how_to_install.get(word)) is not None:
+    for choices_of_handler in choices:
+        if (how_to_install := choices_of_handler.how_to_install.get(word)) is not None:
             return f"{word} is not installed, so its jobs wait (installed {key}: {installed}): {how_to_install}"
-    closest_words = filter(None, (choice.closest(word) for choice in choices))
+    closest_words = filter(None, (choices_of_handler.closest(word) for choices_of_handler in choices))
     closest = next(closest_words, None)
     hint = f"did you mean {closest}? " if closest else ""
     remedy = f"{hint}installed: {installed} (restart the worker after you have installed more)"

@@ -17,8 +17,8 @@ from worker_service.services.document_formats import FORMATS, write_format
 from worker_service.services.session import Session
 from worker_service.workspace import file_exists
 
-_ROLE_BY_KIND: Mapping[str, str] = {"txt": "text", "pdf": "pdf", "json": "pages", "original": "original"}
-KINDS: Sequence[str] = (*_ROLE_BY_KIND, *FORMATS)
+_ROLE_BY_FORMAT: Mapping[str, str] = {"txt": "text", "pdf": "pdf", "json": "pages", "original": "original"}
+FORMAT_NAMES: Sequence[str] = (*_ROLE_BY_FORMAT, *FORMATS)
 
 
 class NotExported(PagemillError, code="not_exported"): ...
@@ -32,20 +32,20 @@ class FileSource(Struct, frozen=True):
     content: Path | Callable[[], Iterator[bytes]]
 
 
-def find_source(session: Session, document: Document, kind: str) -> FileSource:
-    if kind not in FORMATS:
-        file = _published_file(session, document, kind)
-        ending = Path(safe_name(file.name)).suffix if kind == "original" else f".{kind}"
+def find_source(session: Session, document: Document, format_name: str) -> FileSource:
+    if format_name not in FORMATS:
+        file = _published_file(session, document, format_name)
+        ending = Path(safe_name(file.name)).suffix if format_name == "original" else f".{format_name}"
         return FileSource(f"{_unique_stem(document)}{ending}", session.settings.workspace / file.path)
     if document.current_generation is None:
-        raise _not_exported(document, kind)
-    name = f"{_unique_stem(document)}{FORMATS[kind].ending}"
-    return FileSource(name, partial(_format_pieces, session, document, kind))
+        raise _not_exported(document, format_name)
+    name = f"{_unique_stem(document)}{FORMATS[format_name].ending}"
+    return FileSource(name, partial(_format_pieces, session, document, format_name))
 
 
 def find_job_file(session: Session, job_id: int, file_id: int) -> PublishedFile:
     """Return the file with its full path."""
-    session.job_queries.get(job_id)
+    session.job_queries.get(job_id)  # raises `JobNotFound`
     for file in session.library.job_files(job_id):
         if file.id == file_id:
             path = session.settings.workspace / file.path
@@ -55,7 +55,7 @@ def find_job_file(session: Session, job_id: int, file_id: int) -> PublishedFile:
 
 
 def require_in_workspace(session: Session, path: Path, remake_command: str) -> None:
-    """Refuse a row that names a path outside the workspace, too."""
+    """Raise `FileGone` if the file is missing or, as in a row edited by hand, outside the workspace."""
     resolved = path.resolve()
     if not resolved.is_relative_to(session.settings.workspace.resolve()) or not resolved.is_file():
         raise file_gone(path, remake_command)
@@ -70,29 +70,31 @@ def file_gone(path: str | Path, remake_command: str) -> FileGone:
     return FileGone(f"{path} is no longer in the workspace", f"{remake_command} creates it again")
 
 
-def _published_file(session: Session, document: Document, kind: str) -> PublishedFile:
-    if kind not in _ROLE_BY_KIND:
-        raise BadInput(f"{kind!r} is not a format: {', '.join(KINDS)}")
+def _published_file(session: Session, document: Document, format_name: str) -> PublishedFile:
+    if format_name not in _ROLE_BY_FORMAT:
+        raise BadInput(f"{format_name!r} is not a format: {', '.join(FORMAT_NAMES)}")
     for file in session.library.files(document.id):
-        if file.role == _ROLE_BY_KIND[kind]:
+        if file.role == _ROLE_BY_FORMAT[format_name]:
             return file
-    raise _not_exported(document, kind)
+    raise _not_exported(document, format_name)
 
 
-def _not_exported(document: Document, kind: str) -> NotExported:
-    return NotExported(f"document {document.id} ({document.name}) has no {kind}: {_why_absent(document, kind)}")
+def _not_exported(document: Document, format_name: str) -> NotExported:
+    return NotExported(
+        f"document {document.id} ({document.name}) has no {format_name}: {_why_absent(document, format_name)}"
+    )
 
 
-def _why_absent(document: Document, kind: str) -> str:
+def _why_absent(document: Document, format_name: str) -> str:
     if document.current_generation is None:
         return f"it is {document.status}"
-    if not document.has_pages_to_see and kind == "pdf":
+    if not document.has_pages_to_see and format_name == "pdf":
         return "it is a spreadsheet" if document.kind == "sheet" else "it has no pages of its own"
     return document.note or "it was not created"
 
 
-def _format_pieces(session: Session, document: Document, kind: str) -> Iterator[bytes]:
-    for part in write_format(session, document, kind):
+def _format_pieces(session: Session, document: Document, format_name: str) -> Iterator[bytes]:
+    for part in write_format(session, document, format_name):
         yield part.encode("utf-8", "replace")
 
 

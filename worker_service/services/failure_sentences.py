@@ -18,6 +18,7 @@ class Explanation(Struct, frozen=True):
     advice: str = ""
     """Empty: the error's own remedy is shown."""
     helps: Helps = ""
+    """The button that is offered with the failure."""
 
 
 _LATER = "It was tried several times. Try again later."
@@ -145,21 +146,21 @@ _EXPLANATIONS: Mapping[str, Explanation] = {
     "SANDBOX_UNAVAILABLE": Explanation("This system does not offer the required sandbox.", _ADMINISTRATOR, "retry"),
 }  # fmt: skip
 
-_OTHER_OPTIONS_HELP = ("LANGUAGE_UNKNOWN", "SETTINGS_INVALID", "CPU_TIME_USED_UP", "PAGES_TOO_LARGE")
+_CODES_HELPED_BY_OTHER_OPTIONS = ("LANGUAGE_UNKNOWN", "SETTINGS_INVALID", "CPU_TIME_USED_UP", "PAGES_TOO_LARGE")
 
-_CODES_BY_ENDING = {"_BROKEN": "BROKEN", "_EMPTY": "NOTHING", "_TOO_LARGE": "TOO_LARGE"}
+_GENERAL_CODE_BY_ENDING = {"_BROKEN": "BROKEN", "_EMPTY": "NOTHING", "_TOO_LARGE": "TOO_LARGE"}
 """SHEET_BROKEN is explained like BROKEN."""
-_NUMBERED = ("HTTP", "SMTP", "EXIT")
+_CODES_WITH_NUMBER = ("HTTP", "SMTP", "EXIT")
 """HTTP_503 is explained like HTTP."""
 
 
 def explanation_of(code: str) -> Explanation | None:
-    if (known := _EXPLANATIONS.get(code)) is not None:
-        return known
-    for ending, general_code in _CODES_BY_ENDING.items():
+    if code in _EXPLANATIONS:
+        return _EXPLANATIONS[code]
+    for ending, general_code in _GENERAL_CODE_BY_ENDING.items():
         if code.endswith(ending):
             return _EXPLANATIONS[general_code]
-    for general_code in _NUMBERED:
+    for general_code in _CODES_WITH_NUMBER:
         if code.startswith(f"{general_code}_"):
             return _EXPLANATIONS[general_code]
     return None
@@ -168,7 +169,7 @@ def explanation_of(code: str) -> Explanation | None:
 def may_read_again(code: str) -> bool:
     """Return whether another attempt may succeed, perhaps with other options."""
     explanation = explanation_of(code)
-    return explanation is None or explanation.helps in ("retry", "password") or code in _OTHER_OPTIONS_HELP
+    return explanation is None or explanation.helps in ("retry", "password") or code in _CODES_HELPED_BY_OTHER_OPTIONS
 
 
 def explain_failure(job: Job) -> Explanation:
@@ -177,9 +178,8 @@ def explain_failure(job: Job) -> Explanation:
         explanation = Explanation(_sentence(job.error_message or f"{job.job_type} failed"), "", _what_helps(job))
     if explanation.advice:
         return explanation
-    return replace(
-        explanation, advice=_sentence(job.error_remedy or ("Try again." if explanation.helps == "retry" else ""))
-    )
+    default_advice = "Try again." if explanation.helps == "retry" else ""
+    return replace(explanation, advice=_sentence(job.error_remedy or default_advice))
 
 
 def _what_helps(job: Job) -> Helps:

@@ -58,8 +58,11 @@ def list_failures(
     before_id: int | None = None,
 ) -> FailurePage:
     rows = session.job_queries.failures(owner=owner, code=code, before_id=before_id, most=limit + 1, batch_id=batch_id)
-    jobs = {job.id: job for job in each_job(session, [job_id for _, job_id, _ in rows])}
-    failures = [_open_failure(row_id, jobs[job_id], name) for row_id, job_id, name in rows if job_id in jobs]
+    job_by_id = {job.id: job for job in each_job(session, [job_id for _, job_id, _ in rows])}
+    failures: list[OpenFailure] = []
+    for row_id, job_id, document_name in rows:
+        if job_id in job_by_id:  # else it was deleted since the query
+            failures.append(_open_failure(row_id, job_by_id[job_id], document_name))
     return FailurePage(*cut_page(failures, limit))
 
 
@@ -78,6 +81,7 @@ def dismiss_failures(
 
 
 def dismiss_replaced(session: Session, owner: str | None, job_ids: Sequence[int]) -> None:
+    """Dismiss failures whose files a user has uploaded again. Ids of other jobs are ignored."""
     failing = session.job_queries.failing_jobs(owner=owner, ids=job_ids) if job_ids else ()
     session.store.job_control.dismiss(failing, actor=session.actor)
 
@@ -85,7 +89,7 @@ def dismiss_replaced(session: Session, owner: str | None, job_ids: Sequence[int]
 def retry_failures(
     session: Session, owner: str | None, *, job_ids: Sequence[int] | None = None, code: str | None = None
 ) -> Changed:
-    # With the other failed jobs of their documents: a document is listed as one failure.
+    # Include the other failed jobs of their documents: a document is listed as one failure.
     ids = session.job_queries.failed_jobs_of_same_documents(select_failures(session, owner, job_ids, code))
     if not ids:
         return Changed(None, ())

@@ -14,7 +14,9 @@ from worker_service.base.humanize import counted
 from worker_service.jobs.job import Status
 from worker_service.services.overview import Overview
 
-FREE_SPACE = "free some space: `pagemill stats` shows what each owner keeps, `pagemill documents rm` removes documents"
+HOW_TO_FREE_SPACE = (
+    "free some space: `pagemill stats` shows what each owner keeps, `pagemill documents rm` removes documents"
+)
 
 
 class Level(IntEnum):
@@ -78,24 +80,25 @@ def _check_database(overview: Overview) -> Iterator[HealthReason]:
 def _check_workers(overview: Overview) -> Iterator[HealthReason]:
     live_states = {worker.state for worker in overview.live_workers}
     lost_by_state = Counter(worker.state for worker in overview.lost_workers)
-    lost = ", ".join(f"{number} {state}" for state, number in lost_by_state.items())
-    in_brackets = f" ({lost})" if lost else ""
+    states = ", ".join(f"{number} {state}" for state, number in lost_by_state.items())
+    lost_states = f" ({states})" if states else ""
     if not live_states:
         remedy = overview.settings.start_command
-        yield HealthReason(Level.CRITICAL, "NO_WORKER", f"no worker is alive{in_brackets}", remedy)
-    elif lost:
-        detail = f"{lost_by_state.total()} of {counted(len(overview.workers), 'worker')} not alive{in_brackets}"
+        yield HealthReason(Level.CRITICAL, "NO_WORKER", f"no worker is alive{lost_states}", remedy)
+    elif overview.lost_workers:
+        detail = f"{lost_by_state.total()} of {counted(len(overview.workers), 'worker')} not alive{lost_states}"
         yield HealthReason(Level.WARNING, "WORKERS_LOST", detail, "pagemill doctor")
     if "disk low" in live_states:
         level = Level.CRITICAL if live_states == {"disk low"} else Level.WARNING
-        yield HealthReason(level, "DISK_LOW", "the disk is nearly full", FREE_SPACE)
+        yield HealthReason(level, "DISK_LOW", "the disk is nearly full", HOW_TO_FREE_SPACE)
 
 
 def _check_nodes(overview: Overview) -> Iterator[HealthReason]:
-    nodes = [node for node in overview.nodes if not node.is_draining]
-    if nodes_not_up := [node for node in nodes if node.state != "up"]:
-        up, first = len(nodes) - len(nodes_not_up), nodes_not_up[0]
-        detail = f"{up or 'none'} of {counted(len(nodes), 'node')} up: {first.name} is {first.state}"
+    # The user has taken a draining node out of use.
+    used_nodes = [node for node in overview.nodes if not node.is_draining]
+    if nodes_not_up := [node for node in used_nodes if node.state != "up"]:
+        up_count, first = len(used_nodes) - len(nodes_not_up), nodes_not_up[0]
+        detail = f"{up_count or 'none'} of {counted(len(used_nodes), 'node')} up: {first.name} is {first.state}"
         yield HealthReason(Level.WARNING, "NODES_DOWN", detail, "pagemill cluster")
 
 

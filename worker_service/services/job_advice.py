@@ -59,7 +59,7 @@ class Why(Struct, frozen=True):
     worker_state: str
     helps: str
     silent_seconds: float | None = None
-    """Time since the last progress, log line, or start."""
+    """Time since the last progress, log line, or start; None if the job does not run."""
     limit_seconds: int | None = None
 
 
@@ -83,34 +83,35 @@ def why(session: Session, job_id: int) -> Why:
 def _seconds_since_message(session: Session, job: Job) -> float | None:
     attempts = session.history.attempts(job.id)
     last_message_at = next((attempt.heard_at for attempt in attempts if attempt.fence == job.fence), None)
-    since = last_message_at or job.started_at
-    return None if since is None else max(0.0, (session.clock() - from_text(since)).total_seconds())
+    silent_since = last_message_at or job.started_at
+    return None if silent_since is None else max(0.0, (session.clock() - from_text(silent_since)).total_seconds())
 
 
 def stops_at(session: Session, job: Job) -> str | None:
+    """Return when the time limit stops the running job."""
     limit = session.job_queries.time_limit(job.id)
     if job.started_at is None or limit is None:
         return None
     return as_text(from_text(job.started_at) + timedelta(seconds=limit))
 
 
-def newest_with_a_problem(session: Session) -> int | None:
+def newest_job_with_a_problem(session: Session) -> int | None:
     overview = Overview(session)
     failed = session.job_queries.list(Selector(statuses=(Status.FAILED,)), most=1)
     live = session.job_queries.list(Selector(statuses=(Status.PENDING, Status.RUNNING)), most=_LIVE_JOBS_EXAMINED_MAX)
     newest_first = sorted([*failed, *live], key=lambda job: -job.id)
-    return next((job.id for job in newest_first if _has_a_problem(session, job, overview)), None)
+    return next((job.id for job in newest_first if _has_problem(session, job, overview)), None)
 
 
-def _has_a_problem(session: Session, job: Job, overview: Overview) -> bool:
+def _has_problem(session: Session, job: Job, overview: Overview) -> bool:
     if job.status is Status.FAILED:
         return True
     if job.status is not Status.PENDING:
-        return any(worker.id == job.worker_id for worker in overview.lost_workers)
-    codes = {gate.code for gate in session.gates.explain(job.id, dead=overview.dead_worker_ids)}
-    if codes - _TEMPORARY_GATES:
+        return job.worker_id in {worker.id for worker in overview.lost_workers}
+    gate_codes = {gate.code for gate in session.gates.explain(job.id, dead=overview.dead_worker_ids)}
+    if gate_codes - _TEMPORARY_GATES:
         return True
-    if "NOT_YET" not in codes:
+    if "NOT_YET" not in gate_codes:
         return False
     # A start time is set by a user, or by a handler that cannot continue now, which is a problem.
     attempts = session.history.attempts(job.id)
@@ -133,7 +134,7 @@ def _advice_for(job: Job) -> str:
 
 
 def _next_move(gate: Gate, job: Job, settings: Settings) -> str:
-    # The daemon may have been started before the handler was installed.
+    # The handler may have been installed after the daemon started.
     if gate.code == "UNKNOWN_TYPE" and job.job_type in installed_types(settings):
         return (
             "its handler is installed, but no running daemon has loaded it. Restart the daemon: "

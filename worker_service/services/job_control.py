@@ -33,12 +33,14 @@ PAST_PARTICIPLES = {
     "priority": "reprioritised",
     "prune": "pruned",
 }
-SAMPLE_JOBS = 5
+SAMPLE_JOBS_MAX = 5
 SLOTS_MOST = 256
 _PRUNED_AT_ONCE = 1000
 
 
 class _FailingDocuments(NamedTuple):
+    """A document fails if a change ends its jobs in these statuses before they publish it."""
+
     job_statuses: Sequence[Status]
     error_code: str
 
@@ -70,7 +72,7 @@ class Plan(Struct, frozen=True):
     jobs: int
     sample: Sequence[Job]
     failing: Sequence[int]
-    """Documents that will fail."""
+    """Ids of documents that will fail."""
     error_code: str
     priority: int | None = None
     is_partial: bool = False
@@ -95,7 +97,7 @@ def make_plan(
     priority: int | None = None,
     seconds: float = float("inf"),
 ) -> Plan:
-    """Count the jobs and documents of a change, for up to `seconds`. The change itself has no limit."""
+    """Count the jobs and documents that a change affects, for up to `seconds`. The change itself has no limit."""
     if verb == "priority":
         priority = read_priority(priority)
     selector = _with_statuses(session, verb, selector)
@@ -107,8 +109,8 @@ def make_plan(
         if not count:
             continue
         jobs += count
-        if len(sample) < SAMPLE_JOBS:
-            sample += queries.list(selector, most=SAMPLE_JOBS - len(sample), from_id=first_id, before_id=before_id)
+        if len(sample) < SAMPLE_JOBS_MAX:
+            sample += queries.list(selector, most=SAMPLE_JOBS_MAX - len(sample), from_id=first_id, before_id=before_id)
         documents.update(
             queries.documents_failing(selector, failing.job_statuses, from_id=first_id, before_id=before_id)
         )
@@ -145,14 +147,13 @@ def prune_jobs(session: Session, plan: Plan) -> int:
 
 
 def _with_statuses(session: Session, verb: str, selector: Selector) -> Selector:
-    """Keep jobs that are named by id alone in any status."""
+    """Add the statuses in which the verb changes jobs, but keep jobs that are named by id alone in any status."""
     if selector.is_empty:
         raise BadInput(f"say which jobs to {verb}: ids, or selectors such as --status failed --since 1d")
     require_jobs(session, selector.ids)
     if selector.ids and not selector.statuses and not selector.names_groups:
         return selector
-    default, possible = _STATUSES_BY_VERB[verb]
-    statuses = default
+    statuses, possible = _STATUSES_BY_VERB[verb]
     if selector.statuses:
         statuses = tuple(status for status in selector.statuses if status in possible)
     if not statuses:
@@ -160,8 +161,9 @@ def _with_statuses(session: Session, verb: str, selector: Selector) -> Selector:
         raise BadInput(
             f"only jobs that are {words} can be {PAST_PARTICIPLES[verb]}, not {' or '.join(selector.statuses)} ones"
         )
+    # `priority` needs the batches themselves, whose later jobs inherit it.
     if selector.ids and selector.names_groups and not selector.statuses and verb != "priority":
-        # The statuses limit only the jobs of the batches and documents, so name these jobs by id, too.
+        # The statuses must limit only the jobs of the batches and documents, so name these jobs by id, too.
         ids_in_groups = session.job_queries.ids(replace(selector, ids=(), statuses=statuses))
         return replace(selector, ids=(*selector.ids, *ids_in_groups), batch_ids=(), document_ids=())
     return replace(selector, statuses=statuses)
@@ -186,7 +188,7 @@ def pause(session: Session, scope: str, name: str, *, length: str | None = None,
 
 
 def list_pauses(session: Session, owner: str | None = None) -> Sequence[Pause]:
-    """Leave out pauses of other owners than `owner`."""
+    """Return the pauses, without those of other owners if `owner` is given."""
     return [pause for pause in session.job_queries.pauses() if pause.scope != "owner" or owner in (None, pause.name)]
 
 
@@ -213,8 +215,8 @@ def set_slots(session: Session, slots: int, worker_id: str | None = None) -> str
 
 def drain_node(session: Session, name: str, *, is_draining: bool) -> str:
     if not session.store.job_control.drain_node(name, is_draining=is_draining):
-        known = [row.name for row in session.overview.nodes()]
-        hint = did_you_mean(name, known, f"the nodes are {', '.join(known) or 'none yet'}", 0.5)
+        names = [node.name for node in session.overview.nodes()]
+        hint = did_you_mean(name, names, f"the nodes are {', '.join(names) or 'none yet'}", cutoff=0.5)
         raise NodeNotFound(f"there is no node {name!r}", hint)
     if not is_draining:
         return f"{name} gets new attempts again"

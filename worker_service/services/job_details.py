@@ -44,7 +44,7 @@ def get_job_details(session: Session, job_id: int) -> JobDetails:
 
 
 def read_log(session: Session, job_id: int) -> Sequence[LogLine]:
-    session.job_queries.get(job_id)
+    session.job_queries.get(job_id)  # raises `JobNotFound`
     return session.history.logs(job_id, most=LOG_LINES_MOST)
 
 

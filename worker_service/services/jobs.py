@@ -35,9 +35,8 @@ def list_jobs(session: Session, selector: Selector, *, limit: int = 50, before_i
 def id_ranges(session: Session, seconds: float, *, before_id: int | None = None) -> Iterator[tuple[int, int]]:
     """Yield ranges of ids (first, before), newest first, for about `seconds`."""
     deadline, ids_in_range = time.monotonic() + seconds, _FIRST_RANGE_IDS
-    range_end = session.job_queries.newest_id() + 1
-    if before_id is not None:
-        range_end = min(range_end, before_id)
+    newest_end = session.job_queries.newest_id() + 1
+    range_end = newest_end if before_id is None else min(newest_end, before_id)
     while range_end > 1:
         start, first_id = time.monotonic(), max(1, range_end - ids_in_range)
         yield first_id, range_end
@@ -61,7 +60,7 @@ def require_jobs(session: Session, ids: Sequence[int], owner: str | None = None)
 
 
 def progress_in_words(job: Job, *, now: datetime | None = None) -> str:
-    """Return such as `page 8 of 44 · 12 pages/min · 3 min left`."""
+    """Return a text such as `page 8 of 44 · 12 pages/min · 3 min left`."""
     from worker_service.jobs.progress import pace_of  # only for running jobs
 
     pace = pace_of(job, now or wall_clock())
@@ -89,7 +88,7 @@ def _rate_in_words(rate: float, unit: str) -> str:
 
 
 def state_of(job: Job, *, now: datetime | None = None) -> str:
-    """Return the status, or a more exact word."""
+    """Return the status, or a more exact word such as `stopping` or `backoff`."""
     if job.status is Status.RUNNING and job.cancel_requested_at is not None:
         return "stopping"
     if job.held & _HELD_BY_BATCH:
@@ -101,7 +100,7 @@ def state_of(job: Job, *, now: datetime | None = None) -> str:
 
 
 def title_of_job(job: Job) -> str:
-    """Return such as `job 42 (download, report.pdf)`."""
+    """Return a text such as `job 42 (download, report.pdf)`."""
     return f"job {job.id} ({', '.join(filter(None, [job.job_type, job.name]))})"
 
 

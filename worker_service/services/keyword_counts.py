@@ -19,10 +19,12 @@ _DOCUMENTS_COUNTED_AT_ONCE = 2000
 
 
 class TermCounts(Struct, frozen=True):
+    """How often each term occurs in a document, or on one page."""
+
     document: Document
     page: int | None
     counts: Sequence[int | None]
-    """None: the document has not been read yet."""
+    """In the order of the terms. None: the document has not been read yet."""
 
     @property
     def is_read(self) -> bool:
@@ -65,25 +67,26 @@ def count_keywords(
 
 
 def _count_part(session: Session, terms: Sequence[str], document_ids: Sequence[int]) -> KeywordPart:
-    # Also without documents, so that a term that cannot be searched for is refused.
+    # Query even without documents, so that a term that cannot be searched for is refused.
     counts = session.search.keyword_counts(terms, document_ids=document_ids)
     if not document_ids:
         return KeywordPart((), ())
     newest_first = session.library.documents(DocumentSelector(ids=document_ids), most=len(document_ids))
-    documents = newest_first[::-1]
+    documents = list(reversed(newest_first))
     return KeywordPart(_rows_of_documents(documents, terms, counts), _rows_of_pages(documents, terms, counts))
 
 
 def _rows_of_documents(
     documents: Sequence[Document], terms: Sequence[str], counts: Sequence[KeywordCount]
 ) -> list[TermCounts]:
-    sums = Counter[tuple[int, str]]()
+    count_in_document = Counter[tuple[int, str]]()
     for count in counts:
-        sums[count.document_id, count.term] += count.count
+        count_in_document[count.document_id, count.term] += count.count
     rows: list[TermCounts] = []
     for document in documents:
         has_text = document.current_generation is not None
-        rows.append(TermCounts(document, None, [sums[document.id, term] if has_text else None for term in terms]))
+        counts_of_terms = [count_in_document[document.id, term] if has_text else None for term in terms]
+        rows.append(TermCounts(document, None, counts_of_terms))
     return rows
 
 
@@ -91,13 +94,13 @@ def _rows_of_pages(
     documents: Sequence[Document], terms: Sequence[str], counts: Sequence[KeywordCount]
 ) -> list[TermCounts]:
     count_on_page = {(count.document_id, count.number, count.term): count.count for count in counts}
-    pages_with_terms: dict[int, set[int]] = defaultdict(set)
+    page_numbers: dict[int, set[int]] = defaultdict(set)
     for count in counts:
-        pages_with_terms[count.document_id].add(count.number)
+        page_numbers[count.document_id].add(count.number)
     return [
         TermCounts(document, number, [count_on_page.get((document.id, number, term), 0) for term in terms])
         for document in sorted(documents, key=lambda document: document.id)
-        for number in sorted(pages_with_terms[document.id])
+        for number in sorted(page_numbers[document.id])
     ]
 
 

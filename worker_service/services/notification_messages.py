@@ -1,4 +1,4 @@
-"""Write the messages that notification rules send."""
+"""Write the messages that notification rules send. Notices are events for people, such as a failed job."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from worker_service.settings.notifications import KINDS, OWNER, NotifyRule
 _NOTICES_LISTED_MAX = 20
 """Maximum number for each kind."""
 _NOTICE_CHARACTERS_MAX = 500
-"""A message is a job, whose payload is limited."""
+"""A message becomes the payload of a job, and payloads are limited."""
 
 
-def messages(
+def write_messages(
     rule: NotifyRule,
     notices: Sequence[Notice],
     addresses: Mapping[str, str],
@@ -37,7 +37,7 @@ def messages(
     for to, notices_of_address in notices_by_address.items():
         subject = f"pagemill on {machine}: {_summary(notices_of_address)}"
         text = "\n".join(_text_lines(notices_of_address, names, web_address))
-        yield Message(to, subject, text, _data(rule, notices_of_address))
+        yield Message(to, subject, text, _data_of_message(rule, notices_of_address))
 
 
 def _shortened(notice: Notice) -> Notice:
@@ -48,30 +48,30 @@ def _shortened(notice: Notice) -> Notice:
 
 
 def _summary(notices: Iterable[Notice]) -> str:
-    """Return such as `300 jobs failed, 1 batch is done`."""
-    numbers = Counter(notice.kind for notice in notices)
-    return ", ".join(counted(numbers[kind], *KINDS[kind]) for kind in KINDS if numbers[kind])
+    """Return a text such as `300 jobs failed, 1 batch is done`."""
+    number_by_kind = Counter(notice.kind for notice in notices)
+    return ", ".join(counted(number_by_kind[kind], *KINDS[kind]) for kind in KINDS if number_by_kind[kind])
 
 
 def _text_lines(notices: Sequence[Notice], names: Mapping[int, str], web_address: str | None) -> Iterator[str]:
     for kind, (_, plural) in KINDS.items():
-        of_kind = [notice for notice in notices if notice.kind == kind]
-        if not of_kind:
+        notices_of_kind = [notice for notice in notices if notice.kind == kind]
+        if not notices_of_kind:
             continue
         yield f"{plural[0].upper()}{plural[1:]}:"
-        codes = Counter(notice.code for notice in of_kind if notice.code)
-        if len(of_kind) > 1 and codes:
+        codes = Counter(notice.code for notice in notices_of_kind if notice.code)
+        if len(notices_of_kind) > 1 and codes:
             yield "  " + ", ".join(f"{code}: {number}" for code, number in codes.most_common())
-        for notice in of_kind[:_NOTICES_LISTED_MAX]:
-            yield f"  {_line(notice, names.get(notice.id, ''))}"
-            if web_address and (path := _path(notice)):
+        for notice in notices_of_kind[:_NOTICES_LISTED_MAX]:
+            yield f"  {_notice_line(notice, names.get(notice.id, ''))}"
+            if web_address and (path := _web_path(notice)):
                 yield f"    {web_address}/{path}"
-        if len(of_kind) > _NOTICES_LISTED_MAX:
-            yield f"  and {len(of_kind) - _NOTICES_LISTED_MAX} more"
+        if len(notices_of_kind) > _NOTICES_LISTED_MAX:
+            yield f"  and {len(notices_of_kind) - _NOTICES_LISTED_MAX} more"
         yield ""
 
 
-def _path(notice: Notice) -> str:
+def _web_path(notice: Notice) -> str:
     if notice.kind.startswith("batch.") and notice.batch_id is not None:
         return f"batches/{notice.batch_id}"
     if notice.document_id is not None:
@@ -79,7 +79,7 @@ def _path(notice: Notice) -> str:
     return "" if notice.job_id is None else f"jobs/{notice.job_id}"
 
 
-def _line(notice: Notice, name: str) -> str:
+def _notice_line(notice: Notice, name: str) -> str:
     subject = " ".join(filter(None, (_subject(notice), name)))
     return ": ".join(filter(None, (subject, notice.code, in_a_sentence(notice.message or "", notice.remedy))))
 
@@ -92,7 +92,7 @@ def _subject(notice: Notice) -> str:
     return f"job {notice.job_id}" if notice.job_id else ""
 
 
-def _data(rule: NotifyRule, notices: Sequence[Notice]) -> dict[str, object]:
+def _data_of_message(rule: NotifyRule, notices: Sequence[Notice]) -> dict[str, object]:
     return {
         "rule": rule.name,
         "counts": dict(Counter(notice.kind for notice in notices)),

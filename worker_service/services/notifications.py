@@ -1,4 +1,4 @@
-"""Send notifications about notices: events for people. Each rule has a position in the list of notices.
+"""Send notifications about notices: events for people. Each rule has read the notices up to its position.
 
 The transaction that advances the position also enqueues the messages, so a crash neither loses nor repeats a message.
 """
@@ -29,7 +29,7 @@ from worker_service.services.batches import describe_progress, get_batch_details
 from worker_service.services.documents import list_documents
 from worker_service.services.failure_sentences import explanation_of
 from worker_service.services.jobs import each_job
-from worker_service.services.notification_messages import messages
+from worker_service.services.notification_messages import write_messages
 from worker_service.services.overview import Overview
 from worker_service.services.serialize import iso
 from worker_service.services.session import IDS_AT_ONCE, Session, chunks
@@ -38,7 +38,7 @@ from worker_service.settings.notifications import OWNER, NotifyRule, hide_secret
 _CHANNELS = "worker_service.channels"
 _NOTICES_AT_ONCE = 10_000
 _PRIORITY = 3
-"""Higher than the 5 of other jobs."""
+"""Before other jobs, whose default is 5."""
 
 
 class RuleState(Struct, frozen=True):
@@ -72,8 +72,8 @@ def list_rules(session: Session) -> Sequence[RuleState]:
 def send_test(session: Session, name: str | None) -> Sequence[Enqueued]:
     rules = [rule for rule in session.settings.notify if name in (None, rule.name)]
     if not rules:
-        known = ", ".join(rule.name for rule in session.settings.notify)
-        detail = f"no [[notify]] is called {name!r}: there are {known}" if known else "the settings have no [[notify]]"
+        names = ", ".join(rule.name for rule in session.settings.notify)
+        detail = f"no [[notify]] is called {name!r}: there are {names}" if names else "the settings have no [[notify]]"
         raise BadInput(f"{detail}; docs/notify.md shows one")
     addresses: dict[str, None] = {}
     for rule in rules:
@@ -124,28 +124,28 @@ def is_allowed_address(session: Session, address: str, *, owner: str) -> bool:
 
 
 def _send_ends_of_batches(session: Session) -> int:
-    notices = session.store.notices
-    if not notices.has_reader(BATCH_ENDS_READER):
+    notice_store = session.store.notices
+    if not notice_store.has_reader(BATCH_ENDS_READER):  # no batch was ever submitted with an address
         return 0
-    position = notices.begin(BATCH_ENDS_READER)
-    unread = notices.after(position, most=_NOTICES_AT_ONCE)
+    position = notice_store.begin(BATCH_ENDS_READER)
+    unread = notice_store.after(position, most=_NOTICES_AT_ONCE)
     if not unread:
         return 0
     batch_ids = [notice.batch_id for notice in unread if notice.kind in _BATCH_ENDED and notice.batch_id is not None]
     addresses = session.store.batches.addresses(batch_ids) if batch_ids else {}
     jobs = [_notify_job(session, _batch_report(session, batch_id, to)) for batch_id, to in addresses.items()]
-    return len(notices.advance(BATCH_ENDS_READER, position, unread[-1].id, jobs) or ())
+    return len(notice_store.advance(BATCH_ENDS_READER, position, unread[-1].id, jobs) or ())
 
 
 def _batch_report(session: Session, batch_id: int, to: str) -> Message:
     details = get_batch_details(session, batch_id)
     of_batch = DocumentSelector(batch_ids=(batch_id,))
     failures = list_documents(session, replace(of_batch, statuses=(IndexStatus.FAILED,)), limit=_FILES_NAMED_MAX)
-    failed: list[Document | Job] = [*failures.items, *failures.not_brought_in]
+    failed_files: list[Document | Job] = [*failures.items, *failures.not_brought_in]
     read = list_documents(session, replace(of_batch, statuses=(IndexStatus.SUCCESS,)), limit=_FILES_NAMED_MAX)
     lines = [describe_progress(details), ""]
-    if failed:
-        lines += ["Could not be read:", *(f"  {_name_of(file)}: {_what_happened(file)}" for file in failed), ""]
+    if failed_files:
+        lines += ["Could not be read:", *(f"  {_name_of(file)}: {_what_happened(file)}" for file in failed_files), ""]
     if read.items:
         lines += ["Read:", *(f"  {document.name}" for document in read.items)]
         lines += ["  and more", ""] if read.next else [""]
@@ -156,7 +156,7 @@ def _batch_report(session: Session, batch_id: int, to: str) -> Message:
         "batch": batch_id,
         "name": details.batch.name,
         "state": details.batch.state,
-        "failed": [{"name": _name_of(file), "code": file.error_code} for file in failed],
+        "failed": [{"name": _name_of(file), "code": file.error_code} for file in failed_files],
     }
     return Message(to, harmless(subject), "\n".join(map(harmless, lines)), data)
 
@@ -182,7 +182,7 @@ def _send_by_rule(session: Session, rule: NotifyRule) -> int:
         return 0
     if not rule.is_due(unread.notices[0], session.clock(), session.settings.zone):
         return 0
-    due = messages(
+    due = write_messages(
         rule,
         unread.notices,
         session.settings.addresses,
@@ -211,14 +211,14 @@ def _names_by_notice(session: Session, notices: Sequence[Notice]) -> dict[int, s
 
 
 def _unread_notices(session: Session, rule: NotifyRule) -> _RuleNotices:
-    store = session.store.notices
-    position = store.begin(_reader_name(rule))
-    unread = store.after(position, most=_NOTICES_AT_ONCE)
+    notice_store = session.store.notices
+    position = notice_store.begin(_reader_name(rule))
+    unread = notice_store.after(position, most=_NOTICES_AT_ONCE)
     concerned = [notice for notice in unread if rule.concerns(notice)]
-    # Failures of notification jobs cause no notification, which could fail in the same way.
+    # A failed notification job causes no notification, which could fail in the same way.
     failed_ids = [notice.job_id for notice in concerned if notice.kind == "job.failed" and notice.job_id is not None]
-    notification_ids = {job.id for job in each_job(session, failed_ids) if job.job_type == NOTIFY}
-    to_report = [notice for notice in concerned if notice.job_id not in notification_ids]
+    notify_job_ids = {job.id for job in each_job(session, failed_ids) if job.job_type == NOTIFY}
+    to_report = [notice for notice in concerned if notice.job_id not in notify_job_ids]
     return _RuleNotices(position, to_report, unread[-1].id if unread else position)
 
 
@@ -234,19 +234,19 @@ def _notify_job(session: Session, message: Message) -> NewJob:
 
 def _require_channel(address: str) -> None:
     scheme = address.partition(":")[0]
-    known = [point.name for point in find(group=_CHANNELS)]
-    if scheme not in known:
-        raise BadInput(f"{hide_secrets(address)} is not an address: it begins with one of {', '.join(known)}")
+    schemes = [channel.name for channel in find(group=_CHANNELS)]
+    if scheme not in schemes:
+        raise BadInput(f"{hide_secrets(address)} is not an address: it begins with one of {', '.join(schemes)}")
 
 
 # ── Conditions that last too long ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def _note_lasting_conditions(session: Session) -> None:
-    kinds = {kind for rule in session.settings.notify for kind in rule.when}
+    kinds_of_rules = {kind for rule in session.settings.notify for kind in rule.when}
     find_by_kind = {"worker.silent": _lost_workers, "disk.low": _full_disks, "queue.old": _old_queue}
     for kind, find_episodes in find_by_kind.items():
-        if kind in kinds:
+        if kind in kinds_of_rules:
             session.store.notices.note(kind, list(find_episodes(session)))
 
 

@@ -47,7 +47,7 @@ class CheckedNode(NodeRow, frozen=True):
 
 
 class Overview:
-    """Each part is queried once, when it is first used."""
+    """The state at the time `at`. Each cached part is queried once, when it is first used."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -64,7 +64,7 @@ class Overview:
 
     @cached_property
     def workers(self) -> Sequence[CheckedWorker]:
-        """All workers, with workers that running jobs name but that have no row."""
+        """All workers, and those without a row that running jobs name."""
         overview = self._session.overview
         checked = [CheckedWorker(**asdict(row), state=self._state_of(row)) for row in overview.workers()]
         for row in overview.absent_workers():
@@ -86,6 +86,7 @@ class Overview:
 
     @property
     def is_healthy(self) -> bool:
+        """Return True if a live worker has sent a heartbeat lately."""
         oldest = self.at - timedelta(seconds=_MISSED_HEARTBEATS_MAX * self._session.settings.heartbeat_interval_seconds)
         return any(from_text(worker.heartbeat_at) >= oldest for worker in self.live_workers)
 

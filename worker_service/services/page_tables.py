@@ -10,12 +10,12 @@ from typing import IO
 from worker_service.jobs.page_structure import TableOnPage, tables_on_page
 from worker_service.services.csv_and_xlsx import Workbook, csv_lines
 from worker_service.services.page_blocks import last_page_number, stored_pages
-from worker_service.services.parse import parse_page_range
+from worker_service.services.parse import read_page_range
 from worker_service.services.session import Session
 
 
 def tables_of(session: Session, document_id: int, *, pages: str | None = None) -> Iterator[TableOnPage]:
-    first, last = parse_page_range(pages)
+    first, last = read_page_range(pages)
     last_stored = last_page_number(session, document_id)
     for page in stored_pages(session, document_id, first, last_stored if last is None else min(last, last_stored)):
         yield from tables_on_page(page.number, page.layout)

@@ -25,10 +25,12 @@ if TYPE_CHECKING:
 
 _PAGES = re.compile(r"(\d{1,9})?(-)?(\d{1,9})?")
 
-_FIELDS_BY_PREFIX = {"": "ids", "batch": "batch_ids", "document": "document_ids"}
+_FIELD_BY_PREFIX = {"": "ids", "batch": "batch_ids", "document": "document_ids"}
 _BATCH_NAME_CHARACTERS_MAX = 200
 _YEAR_MIN = 1970
 _NUMBER_MAX = 2**31 - 1
+_ID_DIGITS_MAX = 18
+"""19 digits may be more than an integer of the database holds."""
 
 
 # ── Jobs ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -64,58 +66,63 @@ def read_selector(
     since: str | None = None,
     older_than: str | None = None,
     match: Sequence[str] = (),
-    **chosen: Any,
+    **filters: Any,
 ) -> Selector:
-    """`ids` are 42, batch:7 or document:3; `chosen` has the other fields of a selector, as users write them."""
-    ids_by_field: dict[str, dict[int, None]] = {field: {} for field in _FIELDS_BY_PREFIX.values()}
+    """`ids` are 42, batch:7 or document:3; `filters` has the other fields of a selector, as users write them."""
+    ids_by_field: dict[str, dict[int, None]] = {field: {} for field in _FIELD_BY_PREFIX.values()}
     for field, number in map(read_job_reference, ids):
         ids_by_field[field][number] = None
-    columns = {column.filter_field: column for column in FILTER_COLUMNS}
+    column_by_field = {column.filter_field: column for column in FILTER_COLUMNS}
     return Selector(
         ids=tuple(ids_by_field["ids"]),
         batch_ids=tuple(ids_by_field["batch_ids"]),
         document_ids=tuple(ids_by_field["document_ids"]),
-        statuses=read_statuses(Status, statuses),
+        statuses=read_choices(Status, statuses),
         since=read_past(since, now=now),
         older_than=read_past(older_than, now=now),
         match=tuple(_read_match(text) for text in match),
-        **{name: _read_filter(columns[name], words) for name, words in chosen.items() if words is not None},
+        **{field: _read_filter(column_by_field[field], words) for field, words in filters.items() if words is not None},
     )
 
 
-def read_statuses(kind: type[S], words: Sequence[str], noun: str = "status") -> tuple[S, ...]:
-    return tuple(dict.fromkeys(parse_choice(kind, word, noun) for word in _split(words)))
+def read_choices(choices: type[S], words: Sequence[str], noun: str = "status") -> tuple[S, ...]:
+    return tuple(dict.fromkeys(parse_choice(choices, word, noun) for word in _split_at_commas(words)))
 
 
 def read_job_reference(word: int | str) -> tuple[str, int]:
     """Parse 42, #42, batch:7 or document:3 into the field of a selector and the id."""
-    prefix, _, number = str(word).rpartition(":")
-    number = number if prefix else number.removeprefix("#")
-    if prefix not in _FIELDS_BY_PREFIX or not (number.isascii() and number.isdigit() and len(number) < 19):
+    prefix, _, digits = str(word).rpartition(":")
+    digits = digits if prefix else digits.removeprefix("#")
+    if prefix not in _FIELD_BY_PREFIX or not is_id(digits):
         raise BadInput(f"{word!r} names no job", "write its id as pagemill ls shows it, or batch:7, or document:3")
-    if not int(number):
+    if not int(digits):
         raise BadInput(f"{word!r} names no job: ids begin at 1")
-    return _FIELDS_BY_PREFIX[prefix], int(number)
+    return _FIELD_BY_PREFIX[prefix], int(digits)
+
+
+def is_id(digits: str) -> bool:
+    return digits.isascii() and digits.isdigit() and len(digits) <= _ID_DIGITS_MAX
 
 
 def read_document_selector(
-    *, now: datetime, statuses: Sequence[str] = (), since: str | None = None, until: str | None = None, **chosen: Any
+    *, now: datetime, statuses: Sequence[str] = (), since: str | None = None, until: str | None = None, **fields: Any
 ) -> DocumentSelector:
     from worker_service.jobs.library import DocumentSelector
 
-    if chosen.get("tags"):
+    # `ls` and `show` load this module too, and need none of these imports.
+    if fields.get("tags"):
         from worker_service.jobs.tags import read_tags
 
-        chosen["tags"] = read_tags(chosen["tags"])
-    if chosen.get("kinds"):
+        fields["tags"] = read_tags(fields["tags"])
+    if fields.get("kinds"):
         from job_handlers.file_kinds import FileKind
 
-        chosen["kinds"] = read_statuses(FileKind, chosen["kinds"], "kind")
+        fields["kinds"] = read_choices(FileKind, fields["kinds"], "kind")
     return DocumentSelector(
-        statuses=read_statuses(IndexStatus, statuses),
+        statuses=read_choices(IndexStatus, statuses),
         since=read_past(since, now=now),
         until=read_past(until, now=now),
-        **chosen,
+        **fields,
     )
 
 
@@ -131,7 +138,9 @@ def _read_filter(column: Column, words: Any) -> Any:
         return check_number(column.flag, words)
     if isinstance(words, str):
         return check_text(column.flag, words)
-    return tuple(_split(words)) if column.takes_several else tuple(check_text(column.flag, word) for word in words)
+    if column.takes_several:
+        return tuple(_split_at_commas(words))
+    return tuple(check_text(column.flag, word) for word in words)
 
 
 def read_column(column: Column, word: Any) -> Any:
@@ -153,8 +162,12 @@ def read_past(text: str | None, *, now: datetime) -> str | None:
         return None
     if not text[:1].isdigit():
         raise BadTime(f"{text!r} is not a time", "write it like 2h or 30d (ago), or '2026-11-18 10:00' (UTC)")
-    is_length = text[-1].isalpha() and text[-1] != "Z"
-    return as_text(add_duration(now, -parse_duration(text)) if is_length else read_time(text, now=now))
+    return as_text(add_duration(now, -parse_duration(text)) if is_duration(text) else read_time(text, now=now))
+
+
+def is_duration(text: str) -> bool:
+    # A time may end in Z, for UTC.
+    return text[:1].isdigit() and text[-1].isalpha() and text[-1] != "Z"
 
 
 # ── Words ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -183,17 +196,17 @@ def check_filled(label: str, word: str) -> str:
     return check_text(label, word)
 
 
-def _split(words: Sequence[str]) -> list[str]:
+def _split_at_commas(words: Sequence[str]) -> list[str]:
     return [part.strip() for word in words for part in check_text("a selector", word).split(",") if part.strip()]
 
 
-def parse_page_range(text: str | None) -> tuple[int, int | None]:
+def read_page_range(text: str | None) -> tuple[int, int | None]:
     """Parse 3-5, 3-, -5 or 3. None as the last page means no limit."""
     if text is None:
         return 1, None
     match = _PAGES.fullmatch(text.strip())
     first_word, dash, last_word = match.groups() if match is not None else (None, None, None)
-    if not first_word and not last_word:
+    if not first_word and not last_word:  # the pattern also matches "" and "-"
         raise BadInput(f"{text!r} names no pages", "write 3, 3-5, 3- or -5")
     first = int(first_word or 1)
     last = None if dash and not last_word else int(last_word or first)

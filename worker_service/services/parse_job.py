@@ -21,6 +21,7 @@ from worker_service.services.parse import (
     check_filled,
     check_number,
     check_text,
+    is_id,
     read_column,
     read_priority,
     read_time,
@@ -28,8 +29,10 @@ from worker_service.services.parse import (
 from worker_service.settings.config import Settings
 
 
-def read_job(words: Mapping[str, Any], settings: Settings, *, now: datetime, stdin: Callable[[int], bytes]) -> NewJob:
-    """Parse `words`, values by column name; its `assignments` change the payload."""
+def read_job(
+    words: Mapping[str, Any], settings: Settings, *, now: datetime, read_stdin: Callable[[int], bytes]
+) -> NewJob:
+    """Parse `words`, values by column name; `assignments` among them change the payload."""
     word_by_name = {name: word for name, word in words.items() if word is not None}
     default = NewJob(check_filled("the job type", word_by_name["job_type"]))
     fields: dict[str, Any] = {}
@@ -40,7 +43,7 @@ def read_job(words: Mapping[str, Any], settings: Settings, *, now: datetime, std
         # If there is a default, ignore an empty word: a variable in a crontab line may be empty.
         if word != "" or not has_default:
             fields[column.name] = read_column(column, word)
-    readers: dict[str, Callable[[Any], Any]] = {
+    reader_by_name: dict[str, Callable[[Any], Any]] = {
         "unique_key": partial(check_filled, "--unique"),
         "concurrency_key": partial(check_filled, "--key"),
         "priority": read_priority,
@@ -48,47 +51,48 @@ def read_job(words: Mapping[str, Any], settings: Settings, *, now: datetime, std
         "after": _read_ids,
         "max_retries": partial(check_number, "--max-retries"),
     }
-    fields |= {name: read(word_by_name[name]) for name, read in readers.items() if name in word_by_name}
+    fields |= {name: read(word_by_name[name]) for name, read in reader_by_name.items() if name in word_by_name}
     if "timeout" in word_by_name:
         fields["timeout_seconds"] = _read_timeout(word_by_name["timeout"])
     fields["on_failure"] = [read_action(word, OnEnd.FAILURE) for word in word_by_name.get("on_failure", ())]
     fields["after_any"] = word_by_name.get("after_any", False)
     assignments = word_by_name.get("assignments", ())
-    payload = read_payload(word_by_name.get("payload"), assignments, settings.payload_bytes_max, stdin)
+    payload = read_payload(word_by_name.get("payload"), assignments, settings.payload_bytes_max, read_stdin)
     return replace(default, payload=payload, **fields)
 
 
 def read_payload(
-    words: str | None, assignments: Sequence[str], bytes_max: int, stdin: Callable[[int], bytes]
+    word: str | None, assignments: Sequence[str], bytes_max: int, read_stdin: Callable[[int], bytes]
 ) -> str | None:
-    if words is None and not assignments:
+    """`word` is JSON, @FILE, or - for stdin."""
+    if word is None and not assignments:
         return None
-    text = "{}" if words is None else _payload_text(words, bytes_max, stdin)
+    text = "{}" if word is None else _payload_text(word, bytes_max, read_stdin)
     _refuse_large(len(text.encode()), bytes_max)
-    value = read_json(text)
+    payload = read_json(text)
     if not assignments:
         return text
-    if not isinstance(value, dict):
+    if not isinstance(payload, dict):
         raise BadPayload("--set needs a payload that is an object, such as {}")
     for assignment in assignments:
-        _assign(value, assignment)
-    text = _dump_json(value)
+        _assign(payload, assignment)
+    text = _dump_json(payload)
     _refuse_large(len(text.encode()), bytes_max)
     return text
 
 
-def _payload_text(words: str, bytes_max: int, stdin: Callable[[int], bytes]) -> str:
-    if words != "-" and not words.startswith("@"):
-        return check_text("--payload", words)
-    if words == "-":
-        raw = stdin(bytes_max + 1)
+def _payload_text(word: str, bytes_max: int, read_stdin: Callable[[int], bytes]) -> str:
+    if word != "-" and not word.startswith("@"):
+        return check_text("--payload", word)
+    # One byte more than allowed is enough to recognise a payload that is too large.
+    if word == "-":
+        raw = read_stdin(bytes_max + 1)
     else:
         try:
-            with Path(words[1:]).expanduser().open("rb") as file:
+            with Path(word[1:]).expanduser().open("rb") as file:
                 raw = file.read(bytes_max + 1)
         except OSError as error:
-            raise BadPayload(f"the payload file {words[1:]} cannot be read: {error.strerror}") from error
-    # One byte more than allowed was read, which is enough to recognise a payload that is too large.
+            raise BadPayload(f"the payload file {word[1:]} cannot be read: {error.strerror}") from error
     _refuse_large(len(raw), bytes_max)
     try:
         return raw.decode("utf-8-sig").strip()
@@ -108,21 +112,22 @@ def _dump_json(value: object) -> str:
     return text
 
 
-def _assign(value: dict[str, object], assignment: str) -> None:
-    """Set a field of the payload; a dot leads into an object. A value that is not JSON is text."""
+def _assign(payload: dict[str, object], assignment: str) -> None:
+    """Set a field, such as a=1, or a.b=1 in an inner object. A value that is not JSON is text."""
     path, equals, word = check_text("--set", assignment).partition("=")
     keys = path.split(".")
     if not equals or not all(keys):
         raise BadInput(f"{assignment!r} does not say what to set", "write it like file_id=abc")
+    target = payload
     for key in keys[:-1]:
-        inner = value.setdefault(key, {})
+        inner = target.setdefault(key, {})
         if not isinstance(inner, dict):
             raise BadPayload(f"--set {path}: {key} is not an object in the payload")
-        value = inner
+        target = inner
     try:
-        value[keys[-1]] = read_json(word)
+        target[keys[-1]] = read_json(word)
     except BadPayload:
-        value[keys[-1]] = word
+        target[keys[-1]] = word
 
 
 def _refuse_large(size: int, bytes_max: int) -> None:
@@ -133,7 +138,7 @@ def _refuse_large(size: int, bytes_max: int) -> None:
 
 def _read_ids(text: str) -> tuple[int, ...]:
     words = [word.strip().removeprefix("#") for word in text.split(",")]
-    if not all(word.isascii() and word.isdigit() and len(word) < 19 for word in words):
+    if not all(map(is_id, words)):
         raise BadInput(f"{text!r} is not a list of jobs", "write their ids like 41,42")
     return tuple(dict.fromkeys(map(int, words)))
 

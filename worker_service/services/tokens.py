@@ -1,4 +1,7 @@
-"""Tokens, sign-in links and browser sessions. Only digests of their secrets are stored."""
+"""Tokens, sign-in links and browser sessions. Only digests of their secrets are stored.
+
+A power is what users know as a scope: read, operate or admin.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ from worker_service.jobs.tokens import (
     scopes_up_to_highest,
     token_text,
 )
-from worker_service.services.parse import read_time
+from worker_service.services.parse import is_duration, read_time
 from worker_service.services.session import Session
 
 _LINK_VALID_FOR = timedelta(minutes=10)
@@ -79,13 +82,14 @@ def create_link(
 
 
 def begin_browser_session(session: Session, text: str) -> CreatedToken | None:
-    """Begin a session by a token, or by a link, which works once. For another text, return None and write nothing."""
+    """Begin a session by the text of a token, or of a link, which works once. Return None for another text."""
     used = _find_valid(session, text, TokenKind.TOKEN, TokenKind.LINK)
     if used is None:
         # Write nothing for a visitor who only guesses.
         return None
     session.store.tokens.forget_ended()
     until = as_text(add_duration(session.clock(), _SESSION_VALID_FOR))
+    # The end of a link limits only the sign-in; the end of a token also limits its sessions.
     if used.kind is TokenKind.TOKEN and used.until is not None:
         until = min(until, used.until)
     secret = new_secret()
@@ -107,12 +111,12 @@ def find_token(session: Session, text: str) -> Token | None:
     return _find_valid(session, text, TokenKind.TOKEN)
 
 
-def find_session(session: Session, text: str) -> Token | None:
+def find_browser_session(session: Session, text: str) -> Token | None:
     return _find_valid(session, text, TokenKind.SESSION)
 
 
 def list_tokens(session: Session) -> Sequence[Token]:
-    """List tokens, without links and sessions that have ended."""
+    """List all tokens, and the links and sessions that are still usable."""
     now = as_text(session.clock())
     return [token for token in session.store.tokens.list() if token.kind is TokenKind.TOKEN or _is_usable(token, now)]
 
@@ -137,8 +141,8 @@ def remove_tokens(session: Session, names_or_ids: Sequence[str]) -> int:
     return session.store.tokens.remove(ids, actor=session.actor)
 
 
-def end_session(session: Session, text: str) -> None:
-    browser_session = find_session(session, text)
+def end_browser_session(session: Session, text: str) -> None:
+    browser_session = find_browser_session(session, text)
     if browser_session is not None:
         # Without an actor, no action is recorded: users sign out all the time.
         session.store.tokens.remove([browser_session.id], actor=None)
@@ -150,8 +154,7 @@ def note_use(session: Session, used_at_by_id: Mapping[int, str]) -> None:
 
 def _parse_until(text: str, *, now: datetime) -> datetime:
     """Parse 90d (from now) or a time in the future."""
-    is_length = text[:1].isdigit() and text[-1].isalpha() and text[-1] != "Z"
-    until = add_duration(now, parse_duration(text)) if is_length else read_time(text, now=now)
+    until = add_duration(now, parse_duration(text)) if is_duration(text) else read_time(text, now=now)
     if until <= now:
         raise BadTime(f"{text!r} is in the past", "write the end as 90d, or '2027-01-31 10:00' (UTC)")
     return until
@@ -168,7 +171,7 @@ def _insert_token(
     if not name.strip() or not name.isprintable() or len(name) > _NAME_CHARACTERS_MAX or name.isdigit():
         raise BadInput(f"the name of a token is one line of at most {_NAME_CHARACTERS_MAX} letters, and not a number")
     if owner is not None and (not owner.strip() or len(owner) > _NAME_CHARACTERS_MAX):
-        raise BadInput(f"an owner's name is one line of at most {_NAME_CHARACTERS_MAX} letters")
+        raise BadInput(f"an owner's name has 1 to {_NAME_CHARACTERS_MAX} characters")
     secret, until_text = new_secret(), None if until is None else as_text(until)
     new = NewToken(
         kind=kind,
@@ -184,7 +187,7 @@ def _insert_token(
 
 
 def _find_valid(session: Session, text: str, *kinds: TokenKind) -> Token | None:
-    """Return the token with this text if it is valid and of one of the kinds."""
+    """Return the token with this text if it is of one of the kinds and has not expired; a link may be used up."""
     parsed = parse_token_text(text)
     if parsed is None:
         return None

@@ -286,7 +286,7 @@ def _visitor_by_session(request: HTTPConnection) -> Visitor | None:
     signing_key = signing_key_of(request)
     if not token_text or not signing_key.verify("session", token_text, signature):
         return None
-    token = _find_token(request, tokens.find_session, token_text)
+    token = _find_token(request, tokens.find_browser_session, token_text)
     if token is None:
         return None
     return Visitor(token.name, token.scope_set, token.owner, signing_key.sign("form", token_text), has_session=True)

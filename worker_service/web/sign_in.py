@@ -56,7 +56,7 @@ def sign_out(request: Request) -> Response:
     """End the session in the database, so that copies of its cookie stop working, too."""
     token_text, _, _ = request.cookies.get(cookie_name(request), "").rpartition(".")
     with request.app.state.sessions.borrow("web") as session:
-        tokens.end_session(session, token_text)
+        tokens.end_browser_session(session, token_text)
     response = RedirectResponse(SIGN_IN_PATH, 303)
     response.delete_cookie(cookie_name(request), secure=is_secure(request), httponly=True, samesite="strict")
     return response

@@ -201,7 +201,7 @@ def test_ticked_documents_are_counted_and_downloaded_together(visit: Visit, site
 
 def test_a_range_of_jobs_is_ticked_and_counted(visit: Visit, site: Site) -> None:
     for _ in range(5):
-        enqueue(site.session, {"job_type": _UNKNOWN_TYPE, "owner": "eve"}, lambda _: b"", is_checked=False)
+        enqueue(site.session, {"job_type": _UNKNOWN_TYPE, "owner": "eve"}, lambda _: b"", is_payload_checked=False)
     page, listed = visit("/jobs"), "**/jobs?owner=eve"
     boxes = page.locator(".pick input[name=id]")
     # The refresh that the page requests by itself: its answer is held back until a box is ticked.

@@ -123,7 +123,7 @@ def _new_job(call: ApiRequest, job: JobOfBatch, owner: str) -> NewJob:
         raise BadInput(f"all jobs of a batch have its owner, {owner!r}")
     require_jobs(call.session, job.after or (), call.visitor.owner)
     options = enqueue_options(call.visitor, replace(job, owner=owner))
-    new_job = read_job(options, call.session.settings, now=call.session.clock(), stdin=lambda _: b"")
+    new_job = read_job(options, call.session.settings, now=call.session.clock(), read_stdin=lambda _: b"")
     enqueuing.check_payload(call.session, new_job)
     return new_job
 

@@ -160,7 +160,7 @@ def enqueue(call: ApiRequest, query: EnqueueQuery, body: JobToEnqueue) -> ApiRes
     jobs.require_jobs(call.session, body.after or (), call.visitor.owner)
     if body.batch_id and call.visitor.owner is not None:
         visible_batch(call.session, call.visitor, body.batch_id)
-    enqueued = enqueuing.enqueue(call.session, options, read_stdin=lambda _: b"", is_checked=query.check)
+    enqueued = enqueuing.enqueue(call.session, options, read_stdin=lambda _: b"", is_payload_checked=query.check)
     if enqueued.existing:
         resource.refuse_hidden_job(call.session, call.visitor, enqueued.job_id)
     doubt = enqueuing.unknown_type_warning(call.session, body.job_type)

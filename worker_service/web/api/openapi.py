@@ -21,7 +21,7 @@ from starlette.routing import Route
 from worker_service import VERSION
 from worker_service.jobs.batches import InBatch
 from worker_service.jobs.job import Job
-from worker_service.services.exports import KINDS
+from worker_service.services.exports import FORMAT_NAMES
 from worker_service.services.health import Level
 from worker_service.services.job_details import Needed
 from worker_service.services.serialize import JSON_TEXT_FIELDS
@@ -119,7 +119,7 @@ def _response(endpoint: Endpoint, status: int, schemas: _Schemas) -> dict[str, A
 
 def _path_parameters(path: str) -> Iterable[dict[str, Any]]:
     schemas = {"id": msgspec.json.schema(Id), "number": msgspec.json.schema(Id)}
-    schemas["form"] = {"type": "string", "enum": list(KINDS)}
+    schemas["form"] = {"type": "string", "enum": list(FORMAT_NAMES)}
     for name in re.findall(r"{(\w+)}", path):
         schema = schemas.get(name, msgspec.json.schema(FilledText))
         yield {"name": name, "in": "path", "required": True, "schema": schema}

@@ -17,7 +17,7 @@ from worker_service.jobs.batches import BatchAdded, InBatch
 from worker_service.jobs.job import Enqueued, NewJob
 from worker_service.jobs.library import Document
 from worker_service.services import batches, exports, notifications, passwords
-from worker_service.services.enqueue import check_action_payload, enqueue_job, missing_capability_warnings
+from worker_service.services.enqueue import check_action_payload, enqueue_job, uninstalled_choice_warnings
 from worker_service.services.failures import dismiss_replaced
 from worker_service.services.page_images import NoPageImage, PageLocked, PageRenderer, check_password
 from worker_service.services.passwords import DocumentPassword
@@ -163,7 +163,7 @@ def _check_options(session: Session, options: ReadOptions) -> Sequence[str]:
     """Raise an error for invalid options; return what the machine lacks."""
     for action in options.actions():
         check_action_payload(session, action)
-    return missing_capability_warnings(session, options.reading_settings())
+    return uninstalled_choice_warnings(session, options.reading_settings())
 
 
 # ── Uploads ─────────────────────────────────────────────────────────────────────────────────────────────────────────
