@@ -36,10 +36,9 @@ _INSTRUCTIONS = (
 
 
 class Caller(Struct, frozen=True):
-    """The user of an assistant. `owner` limits what the tools show."""
-
     session: Session
     owner: str | None = None
+    """None: all owners."""
 
     def document(self, document_id: int) -> Document:
         selector = DocumentSelector(ids=(document_id,), owners=() if self.owner is None else (self.owner,))
@@ -189,8 +188,7 @@ def _with_readable_errors(tool: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _in_event_loop(tool: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a tool a coroutine: the server calls ordinary functions in threads of its own."""
-
+    # The server calls a coroutine in its own thread, and other functions in worker threads.
     @functools.wraps(tool)
     async def call(*arguments: Any, **named: Any) -> Any:
         return tool(*arguments, **named)

@@ -35,7 +35,7 @@ _PAGES_FOR_PACE_MIN = 2
 
 
 class BatchProgress(Struct, frozen=True):
-    """Progress in jobs, files and pages. Files are documents, and sources that are not documents yet."""
+    """Files are documents, and sources that are not documents yet."""
 
     jobs: int
     jobs_ended: int
@@ -234,10 +234,7 @@ class SubmittedBatch(Struct, frozen=True):
 
 
 def submit_batch(session: Session, jobs: Sequence[NewJob], request: BatchRequest) -> SubmittedBatch:
-    """Start a batch only if there is new work, so that a repeated command replaces no batch.
-
-    Jobs whose work is done already are enqueued outside a batch; jobs with a live twin are not inserted.
-    """
+    """Start a batch only if there is new work, so that a repeated command replaces no batch."""
     jobs = with_lost_files_forced(session, jobs)
     work = session.store.batches.find_work(jobs)
     added: BatchAdded | None = None

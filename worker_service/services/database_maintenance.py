@@ -113,7 +113,7 @@ class RestorePlan(Struct, frozen=True):
 class RestoreDone(Struct, frozen=True):
     restored: Restored
     missing: Sequence[str]
-    """Published files that are missing or have another size than their rows say."""
+    """Published files that are missing or have another size."""
 
 
 def plan_restore(settings: Settings, file: Path) -> RestorePlan:

@@ -22,13 +22,13 @@ from worker_service.services.page_images import NoPageImage, PageRenderer, page_
 from worker_service.services.session import Session
 
 _DOCLING_VERSION = "1.8.0"
-_LABELS = {
+_DOCLING_LABEL_BY_ROLE = {
     Role.HEADING: "section_header", Role.PARAGRAPH: "text", Role.ITEM: "list_item", Role.CAPTION: "caption",
     Role.FOOTNOTE: "footnote", Role.CODE: "code", Role.HEAD: "page_header", Role.FOOT: "page_footer",
     Role.NUMBER: "page_footer",
 }  # fmt: skip
-_FURNITURE = (Role.HEAD, Role.FOOT, Role.NUMBER)
-_MEDIA_TYPES = {"pdf": "application/pdf", "image": "image/png", "html": "text/html", "text": "text/plain"}
+_FURNITURE_ROLES = (Role.HEAD, Role.FOOT, Role.NUMBER)
+_MEDIA_TYPE_BY_KIND = {"pdf": "application/pdf", "image": "image/png", "html": "text/html", "text": "text/plain"}
 _ALTO_BEGIN = """<?xml version="1.0" encoding="UTF-8"?>
 <alto xmlns="http://www.loc.gov/standards/alto/ns-v4#">
 <Description><MeasurementUnit>inch1200</MeasurementUnit></Description>
@@ -67,7 +67,7 @@ class _PageWord(NamedTuple):
         return self.x0, self.y0, self.x1, self.y1
 
     @property
-    def middle(self) -> float:
+    def middle_y(self) -> float:
         return (self.y0 + self.y1) / 2
 
 
@@ -81,11 +81,11 @@ class _DoclingBuilder:
         self.pictures: list[dict[str, Any]] = []
         self.groups: list[dict[str, Any]] = []
         self.body: list[dict[str, str]] = []
-        self._list: dict[str, Any] | None = None
+        self._current_list: dict[str, Any] | None = None
 
     def add(self, page: StructuredPage, block: Block) -> None:
         if block.role is not Role.ITEM:
-            self._list = None
+            self._current_list = None
         if block.role is Role.TABLE and block.begin in page.tables:
             self._add_table(page, block)
         elif block.role is Role.PICTURE:
@@ -97,12 +97,12 @@ class _DoclingBuilder:
         rows = page.tables[block.begin]
         cells = list(_docling_cells(rows, page.spans.get(block.begin, ())))
         data = {"table_cells": cells, "num_rows": len(rows), "num_cols": max(map(len, rows))}
-        item = self._item(page, block, f"#/tables/{len(self.tables)}", "table", {"$ref": "#/body"})
+        item = self._item(page, block, f"#/tables/{len(self.tables)}", "table", "#/body")
         self.tables.append({**item, "data": data, "captions": [], "references": [], "footnotes": []})
         self.body.append({"$ref": item["self_ref"]})
 
     def _add_picture(self, page: StructuredPage, block: Block) -> None:
-        item = self._item(page, block, f"#/pictures/{len(self.pictures)}", "picture", {"$ref": "#/body"})
+        item = self._item(page, block, f"#/pictures/{len(self.pictures)}", "picture", "#/body")
         alt = block.alt or flowing_text(page.text_of(block))
         annotations = [{"kind": "description", "text": alt, "provenance": "alternative text"}] if alt else []
         self.pictures.append({**item, "captions": [], "references": [], "footnotes": [], "annotations": annotations})
@@ -110,8 +110,9 @@ class _DoclingBuilder:
 
     def _add_text(self, page: StructuredPage, block: Block) -> None:
         original = page.text_of(block).strip("\n")
-        parent = self._parent(block)
-        item = self._item(page, block, f"#/texts/{len(self.texts)}", _LABELS[block.role], {"$ref": parent["self_ref"]})
+        parent = self._parent_of(block)
+        label = _DOCLING_LABEL_BY_ROLE[block.role]
+        item = self._item(page, block, f"#/texts/{len(self.texts)}", label, parent["self_ref"])
         item |= {"orig": original, "text": original if block.role is Role.CODE else flowing_text(original)}
         if block.role is Role.HEADING:
             item["level"] = block.level or 1
@@ -123,29 +124,30 @@ class _DoclingBuilder:
         self.texts.append(item)
         (self.body if parent["self_ref"] == "#/body" else parent["children"]).append({"$ref": item["self_ref"]})
 
-    def _parent(self, block: Block) -> dict[str, Any]:
+    def _parent_of(self, block: Block) -> dict[str, Any]:
+        """Return the body, or the list that an item belongs to."""
         if block.role is not Role.ITEM:
             return {"self_ref": "#/body"}
-        if self._list is None:
+        if self._current_list is None:
             reference = f"#/groups/{len(self.groups)}"
-            self._list = {
+            self._current_list = {
                 "self_ref": reference, "parent": {"$ref": "#/body"}, "children": [], "content_layer": "body",
                 "name": "list", "label": "list",
             }  # fmt: skip
-            self.groups.append(self._list)
+            self.groups.append(self._current_list)
             self.body.append({"$ref": reference})
-        return self._list
+        return self._current_list
 
     def _item(
-        self, page: StructuredPage, block: Block, reference: str, label: str, parent: dict[str, str]
+        self, page: StructuredPage, block: Block, reference: str, label: str, parent_reference: str
     ) -> dict[str, Any]:
         box = {"l": block.x0, "t": block.y0, "r": block.x1, "b": block.y1, "coord_origin": "TOPLEFT"}
         place = {"page_no": page.number, "bbox": box, "charspan": [0, block.end - block.begin]}
         return {
             "self_ref": reference,
-            "parent": parent,
+            "parent": {"$ref": parent_reference},
             "children": [],
-            "content_layer": "furniture" if block.role in _FURNITURE else "body",
+            "content_layer": "furniture" if block.role in _FURNITURE_ROLES else "body",
             "label": label,
             "prov": [place] if block.is_placed else [],
         }
@@ -177,7 +179,7 @@ def docling_json(document: Document, pages: Sequence[StructuredPage]) -> Iterato
         "version": _DOCLING_VERSION,
         "name": document.name.rpartition(".")[0] or document.name,
         "origin": {
-            "mimetype": _MEDIA_TYPES.get(document.kind or "", "application/octet-stream"),
+            "mimetype": _MEDIA_TYPE_BY_KIND.get(document.kind or "", "application/octet-stream"),
             "binary_hash": int(document.content[:16] or "0", 16),
             "filename": document.name,
         },
@@ -203,7 +205,7 @@ def docling_json(document: Document, pages: Sequence[StructuredPage]) -> Iterato
 def _words_of_pages(
     session: Session, document: Document, pages: Sequence[StructuredPage]
 ) -> Iterator[tuple[StructuredPage, list[_PageWord]]]:
-    """Yield pages with the words of OCR, or with the words that the renderer finds."""
+    """Yield pages with the words of OCR, or with those that the renderer finds in the text layer."""
     with closing(PageRenderer(session.settings)) as renderer:
         for page in pages:
             words = [
@@ -242,7 +244,7 @@ def opencontracts_export(session: Session, document: Document, pages: Sequence[S
     for page, words in _words_of_pages(session, document, pages):
         pawls_pages.append(_pawls_page(page, words))
         token_indexes = {word: index for index, word in enumerate(words)}
-        for block, block_words in _words_of_blocks(page, words):
+        for block, block_words in _blocks_with_words(page, words):
             text = page.text_of(block).strip()
             place = {
                 "bounds": {"left": block.x0, "top": block.y0, "right": block.x1, "bottom": block.y1},
@@ -252,7 +254,7 @@ def opencontracts_export(session: Session, document: Document, pages: Sequence[S
                 "rawText": text,
             }
             annotation = {
-                "id": str(len(annotations)), "annotationLabel": _LABELS.get(block.role, str(block.role)),
+                "id": str(len(annotations)), "annotationLabel": _DOCLING_LABEL_BY_ROLE.get(block.role, str(block.role)),
                 "rawText": text, "page": page.number - 1, "annotation_json": {str(page.number - 1): place},
                 "parent_id": None, "annotation_type": "TOKEN_LABEL", "structural": True,
             }  # fmt: skip
@@ -273,10 +275,10 @@ def alto_xml(session: Session, document: Document, pages: Sequence[StructuredPag
     yield _ALTO_BEGIN
     for page, words in _words_of_pages(session, document, pages):
         width, height = (round(edge * _ALTO_UNITS_PER_POINT) for edge in page.size)
-        number = f'ID="page_{page.number}" PHYSICAL_IMG_NR="{page.number}"'
+        ids = f'ID="page_{page.number}" PHYSICAL_IMG_NR="{page.number}"'
         size = f'WIDTH="{width}" HEIGHT="{height}"'
-        yield f'<Page {number} {size}>\n<PrintSpace HPOS="0" VPOS="0" {size}>\n'
-        for block_number, block_words in enumerate(_words_by_block(page, words), 1):
+        yield f'<Page {ids} {size}>\n<PrintSpace HPOS="0" VPOS="0" {size}>\n'
+        for block_number, block_words in enumerate(_word_groups(page, words), 1):
             yield f'<TextBlock ID="block_{page.number}_{block_number}" {_alto_box(*_bounds_of(block_words))}>\n'
             yield from (_alto_line(line) for line in _lines_of(block_words))
             yield "</TextBlock>\n"
@@ -285,15 +287,16 @@ def alto_xml(session: Session, document: Document, pages: Sequence[StructuredPag
 
 
 def hocr_html(session: Session, document: Document, pages: Sequence[StructuredPage]) -> Iterator[str]:
-    """Boxes are in pixels of the image that was read, or at 72 dpi."""
+    """Boxes are in pixels of the image that was read; without OCR, in points."""
     yield _HOCR_BEGIN.format(html.escape(document.name))
     for page, words in _words_of_pages(session, document, pages):
         scale, number = (page.dpi or 72) / 72, page.number
+        # hOCR measures angles counter-clockwise, `skew` is clockwise.
         angle = f"; textangle {-page.skew:g}" if page.skew else ""
         properties = f"{_hocr_box((0, 0, *page.size), scale)}; ppageno {number - 1}"
         yield f'<div class="ocr_page" id="page_{number}" title="{properties}">\n'
         line_numbers, word_numbers = count(1), count(1)
-        for block_number, block_words in enumerate(_words_by_block(page, words), 1):
+        for block_number, block_words in enumerate(_word_groups(page, words), 1):
             box = _hocr_box(_bounds_of(block_words), scale)
             yield f'<div class="ocr_carea" id="block_{number}_{block_number}" title="{box}">\n'
             for line in _lines_of(block_words):
@@ -313,9 +316,9 @@ def _hocr_box(box: Sequence[float], scale: float) -> str:
     return "bbox " + " ".join(str(round(edge * scale)) for edge in box)
 
 
-def _words_by_block(page: StructuredPage, words: Sequence[_PageWord]) -> list[list[_PageWord]]:
+def _word_groups(page: StructuredPage, words: Sequence[_PageWord]) -> list[list[_PageWord]]:
     """Return the words of each block, and last the words in no block."""
-    groups = [block_words for _, block_words in _words_of_blocks(page, words)]
+    groups = [block_words for _, block_words in _blocks_with_words(page, words)]
     grouped = {word for block_words in groups for word in block_words}
     words_in_no_block = [word for word in words if word not in grouped]
     return [*groups, words_in_no_block] if words_in_no_block else groups
@@ -326,7 +329,7 @@ def _bounds_of(words: Sequence[_PageWord]) -> tuple[float, float, float, float]:
     return min(x0), min(y0), max(x1), max(y1)
 
 
-def _words_of_blocks(page: StructuredPage, words: Sequence[_PageWord]) -> Iterator[tuple[Block, list[_PageWord]]]:
+def _blocks_with_words(page: StructuredPage, words: Sequence[_PageWord]) -> Iterator[tuple[Block, list[_PageWord]]]:
     """Yield the blocks that have words. A word belongs to the first block around its centre."""
     remaining = list(words)
     for block in page.blocks:
@@ -340,14 +343,14 @@ def _words_of_blocks(page: StructuredPage, words: Sequence[_PageWord]) -> Iterat
 def _is_inside(word: _PageWord, block: Block) -> bool:
     return (
         block.x0 - _BLOCK_MARGIN <= (word.x0 + word.x1) / 2 <= block.x1 + _BLOCK_MARGIN
-        and block.y0 - _BLOCK_MARGIN <= word.middle <= block.y1 + _BLOCK_MARGIN
+        and block.y0 - _BLOCK_MARGIN <= word.middle_y <= block.y1 + _BLOCK_MARGIN
     )
 
 
 def _lines_of(words: Sequence[_PageWord]) -> Iterator[list[_PageWord]]:
     line: list[_PageWord] = []
     for word in words:
-        if line and not line[-1].y0 < word.middle < line[-1].y1:
+        if line and not line[-1].y0 < word.middle_y < line[-1].y1:
             yield line
             line = []
         line.append(word)
@@ -393,6 +396,6 @@ FORMATS: Mapping[str, DocumentFormat] = {
 }
 
 
-def write_format(session: Session, document: Document, form: str) -> Iterator[str]:
+def write_format(session: Session, document: Document, format_name: str) -> Iterator[str]:
     """Raise `BadInput` here, before the first part is sent, if the document is too long."""
-    return FORMATS[form].write(session, document, structured_pages(session, document.id))
+    return FORMATS[format_name].write(session, document, structured_pages(session, document.id))

@@ -123,6 +123,6 @@ def record_document(session: Session, request: DocumentRequest, *, platform: str
 
 
 def has_only_own_text(session: Session, document_id: int) -> bool:
-    """Return True if no page was read by OCR, so that OCR settings cannot change the text."""
+    """Return True if OCR settings cannot change the text."""
     pages = session.library.page_summaries(document_id)
     return bool(pages) and all(page.method in ("layer", "rows", "blank") for page in pages)

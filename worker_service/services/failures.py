@@ -81,7 +81,7 @@ def dismiss_failures(
 
 
 def dismiss_replaced(session: Session, owner: str | None, job_ids: Sequence[int]) -> None:
-    """Dismiss failures whose files a user has uploaded again. Ids of other jobs are ignored."""
+    # Ids of jobs that need no attention are ignored.
     failing = session.job_queries.failing_jobs(owner=owner, ids=job_ids) if job_ids else ()
     session.store.job_control.dismiss(failing, actor=session.actor)
 

@@ -29,11 +29,6 @@ class Level(IntEnum):
 
 
 class HealthReason(Struct, frozen=True):
-    """A problem of the whole service.
-
-    The codes are READ_ONLY, NO_WORKER, WORKERS_LOST, DISK_LOW, NODES_DOWN, OLDEST_WAITS, ALL_PAUSED and STANDSTILL.
-    """
-
     level: Level
     code: str
     detail: str

@@ -59,7 +59,7 @@ class Why(Struct, frozen=True):
     worker_state: str
     helps: str
     silent_seconds: float | None = None
-    """Time since the last progress, log line, or start; None if the job does not run."""
+    """Time since the last progress, log line, or start."""
     limit_seconds: int | None = None
 
 
@@ -88,7 +88,6 @@ def _seconds_since_message(session: Session, job: Job) -> float | None:
 
 
 def stops_at(session: Session, job: Job) -> str | None:
-    """Return when the time limit stops the running job."""
     limit = session.job_queries.time_limit(job.id)
     if job.started_at is None or limit is None:
         return None

@@ -39,9 +39,8 @@ _PRUNED_AT_ONCE = 1000
 
 
 class _FailingDocuments(NamedTuple):
-    """A document fails if a change ends its jobs in these statuses before they publish it."""
-
     job_statuses: Sequence[Status]
+    """A change fails the documents of its jobs in these statuses."""
     error_code: str
 
 
@@ -97,7 +96,7 @@ def make_plan(
     priority: int | None = None,
     seconds: float = float("inf"),
 ) -> Plan:
-    """Count the jobs and documents that a change affects, for up to `seconds`. The change itself has no limit."""
+    """Count the affected jobs and documents for up to `seconds`. The change itself has no limit."""
     if verb == "priority":
         priority = read_priority(priority)
     selector = _with_statuses(session, verb, selector)
@@ -147,7 +146,7 @@ def prune_jobs(session: Session, plan: Plan) -> int:
 
 
 def _with_statuses(session: Session, verb: str, selector: Selector) -> Selector:
-    """Add the statuses in which the verb changes jobs, but keep jobs that are named by id alone in any status."""
+    """Limit the statuses to those that the verb changes, except for jobs that are named by id alone."""
     if selector.is_empty:
         raise BadInput(f"say which jobs to {verb}: ids, or selectors such as --status failed --since 1d")
     require_jobs(session, selector.ids)

@@ -19,8 +19,6 @@ _DOCUMENTS_COUNTED_AT_ONCE = 2000
 
 
 class TermCounts(Struct, frozen=True):
-    """How often each term occurs in a document, or on one page."""
-
     document: Document
     page: int | None
     counts: Sequence[int | None]

@@ -1,4 +1,4 @@
-"""Write the messages that notification rules send. Notices are events for people, such as a failed job."""
+"""Write the messages that notification rules send."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class CheckedNode(NodeRow, frozen=True):
 
 
 class Overview:
-    """The state at the time `at`. Each cached part is queried once, when it is first used."""
+    """Each part is queried once, when it is first used."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -85,8 +85,7 @@ class Overview:
         return [worker.id for worker in self.workers if worker.state in ("dead", "dying")]
 
     @property
-    def is_healthy(self) -> bool:
-        """Return True if a live worker has sent a heartbeat lately."""
+    def has_recent_heartbeat(self) -> bool:
         oldest = self.at - timedelta(seconds=_MISSED_HEARTBEATS_MAX * self._session.settings.heartbeat_interval_seconds)
         return any(from_text(worker.heartbeat_at) >= oldest for worker in self.live_workers)
 

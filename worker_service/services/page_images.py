@@ -37,7 +37,7 @@ WIDTHS = (240, 600, 1200, 1800)
 WIDTH = 1200
 
 _CACHE_BYTES_MAX = 512 << 20
-_LEFT_BY_SWEEP_FRACTION = 0.75
+_FRACTION_LEFT_BY_SWEEP = 0.75
 _PAGES_PER_SWEEP = 50
 _IDLE_SECONDS = 60.0
 _QUEUED_REQUESTS_MAX = 4
@@ -74,7 +74,7 @@ class PageImage(Struct, frozen=True):
 
 class _RenderRequest(Struct, frozen=True):
     source: Path
-    password: Path | None
+    password_path: Path | None
     settings_json: str
     page: int
     width: int
@@ -107,11 +107,11 @@ def page_image(
     rounded_width = min((offered for offered in WIDTHS if offered >= width), default=WIDTHS[-1])
     target = image_directory(workspace, document_id) / f"{file.id}-{page}-{rounded_width}.webp"
     if not _touch_if_cached(target):
-        password_file = passwords.path_of_document(workspace, document)
-        password = password_file.absolute() if password_file.is_file() else None
-        request = _RenderRequest(source, password, document.settings, page, rounded_width, target)
+        path = passwords.path_of_document(workspace, document)
+        password_path = path.absolute() if path.is_file() else None
+        request = _RenderRequest(source, password_path, document.settings, page, rounded_width, target)
         renderer.render(request, wait_seconds)
-        if renderer.is_sweep_due():
+        if renderer.count_page():
             sweep(session)
     return _read_cached(target)
 
@@ -127,7 +127,7 @@ def why_no_image(session: Session, document: Document) -> NoPageImage | None:
 def check_password(session: Session, renderer: PageRenderer, document: Document) -> None:
     """Raise `PageLocked` if the stored password does not open the file, `RendererBusy` if it cannot be checked now.
 
-    The check renders page 1, so it deletes the cached images first. Ignore other reasons why there is no image.
+    The check renders page 1. It deletes the cached images first: with one, nothing would be rendered.
     """
     delete_images(session.settings.workspace, [document.id])
     try:
@@ -135,7 +135,7 @@ def check_password(session: Session, renderer: PageRenderer, document: Document)
     except (PageLocked, RendererBusy):
         raise
     except NoPageImage:
-        return
+        return  # the page cannot be rendered for another reason
 
 
 def image_directory(workspace: Path, document_id: int) -> Path:
@@ -148,7 +148,7 @@ def delete_images(workspace: Path, document_ids: Iterable[int]) -> None:
 
 
 def sweep(session: Session, *, bytes_max: int = _CACHE_BYTES_MAX) -> None:
-    """Delete images of removed documents, then the least recently viewed ones."""
+    """Delete images of removed documents. If the others are too many, delete the least recently viewed ones."""
     cache = _cache_directory(session.settings.workspace)
     if not cache.is_dir():
         return
@@ -163,8 +163,8 @@ def sweep(session: Session, *, bytes_max: int = _CACHE_BYTES_MAX) -> None:
     total_size = sum(file.size for file in files)
     if total_size <= bytes_max:
         return
-    for file in sorted(files):
-        if total_size <= bytes_max * _LEFT_BY_SWEEP_FRACTION:
+    for file in sorted(files, key=lambda file: file.viewed_at):
+        if total_size <= bytes_max * _FRACTION_LEFT_BY_SWEEP:
             break
         file.path.unlink(missing_ok=True)
         total_size -= file.size
@@ -193,10 +193,7 @@ def _file_to_render(workspace: Path, document: Document, files: Sequence[Publish
 
 
 def _require_password(workspace: Path, document: Document) -> None:
-    """Raise if this process lacks the password.
-
-    systemd gives a credential only to the services whose units load it. Children get it by `$CREDENTIALS_DIRECTORY`.
-    """
+    """Raise if the file needs a password that this process does not have: systemd gives credentials by unit."""
     if passwords.is_stored(workspace, document):
         return
     name = _password_credential(document.settings)
@@ -218,8 +215,8 @@ def _password_credential(settings_json: str) -> str | None:
 
 
 def _touch_if_cached(target: Path) -> bool:
+    """Record a view of the image for `sweep`. Return whether it is cached."""
     try:
-        # Record the view: a sweep deletes the least recently viewed images first.
         os.utime(_words_path(target))
         os.utime(target)
     except OSError:  # a file is absent, or this process may only read the cache
@@ -266,8 +263,8 @@ class PageRenderer:
         except TimeoutError:
             raise RendererBusy("rendering takes too long", "try again in a moment") from None
 
-    def is_sweep_due(self) -> bool:
-        """Count a page. Return True for the first and then for every 50th one."""
+    def count_page(self) -> bool:
+        """Return True if the cache is due for a sweep: for page 1, 51, 101 and so on."""
         self._pages_rendered += 1
         return self._pages_rendered % _PAGES_PER_SWEEP == 1
 
@@ -344,8 +341,8 @@ def _render(pool: LocalPool, request: _RenderRequest, number: int, job_type: str
     payload = json.dumps({"page": request.page, "width": request.width})
     document = KnownDocument(settings=request.settings_json)
     inputs = {"original": request.source.absolute()}
-    if request.password is not None:
-        inputs[PASSWORD] = request.password
+    if request.password_path is not None:
+        inputs[PASSWORD] = request.password_path
     order = Order(
         job_id=number,
         fence=1,

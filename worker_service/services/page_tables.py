@@ -17,19 +17,21 @@ from worker_service.services.session import Session
 def tables_of(session: Session, document_id: int, *, pages: str | None = None) -> Iterator[TableOnPage]:
     first, last = read_page_range(pages)
     last_stored = last_page_number(session, document_id)
-    for page in stored_pages(session, document_id, first, last_stored if last is None else min(last, last_stored)):
+    last = last_stored if last is None else min(last, last_stored)
+    for page in stored_pages(session, document_id, first, last):
         yield from tables_on_page(page.number, page.layout)
 
 
 def tables_with_all_rows(parts: Iterable[TableOnPage]) -> Iterator[tuple[TableOnPage, Iterator[Sequence[str]]]]:
     """Yield the first part of each table and the rows of all parts: a long worksheet has a part on each page."""
-    for _, group in groupby(parts, _table_of):
+    for _, group in groupby(parts, _table_key):
         parts_of_table = iter(group)
         first = next(parts_of_table)
         yield first, chain(first.rows, chain.from_iterable(part.rows for part in parts_of_table))
 
 
-def _table_of(part: TableOnPage) -> str | tuple[int, int]:
+def _table_key(part: TableOnPage) -> str | tuple[int, int]:
+    # Pages of one worksheet belong together; other tables end with their page.
     return (part.page, part.number) if part.sheet is None else part.sheet
 
 
@@ -48,7 +50,7 @@ def write_tables(file: IO[bytes], parts: Iterable[TableOnPage]) -> None:
             for row in rows:
                 # A worksheet had numbers of its own; a table read from a page keeps its text.
                 add_row(row if table.sheet is None else [_number_or_text(cell) for cell in row])
-        if not has_tables:  # a workbook needs a sheet
+        if not has_tables:  # a workbook needs at least one sheet
             workbook.add_sheet("no tables")
 
 

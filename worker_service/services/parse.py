@@ -29,8 +29,7 @@ _FIELD_BY_PREFIX = {"": "ids", "batch": "batch_ids", "document": "document_ids"}
 _BATCH_NAME_CHARACTERS_MAX = 200
 _YEAR_MIN = 1970
 _NUMBER_MAX = 2**31 - 1
-_ID_DIGITS_MAX = 18
-"""19 digits may be more than an integer of the database holds."""
+_ID_DIGITS_MAX = 18  # 19 digits may not fit an integer of the database
 
 
 # ── Jobs ──────────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -1,4 +1,4 @@
-"""Typed passwords of PDFs, in a file for each document, which only its child processes may read.
+"""Typed passwords of PDFs, in a file for each document. The sandbox lets only its child processes read it.
 
 Passwords are not rows, so that no backup, list, log or report has them. A file is named by a digest of the document's
 key, because the document may not exist yet. Unless it is kept, a password is deleted when no job needs it.
@@ -56,6 +56,7 @@ def save(workspace: Path, typed: DocumentPassword) -> None:
     target = path_of(workspace, typed.platform, typed.owner, typed.source_key)
     workspace.mkdir(parents=True, exist_ok=True)
     status = workspace.stat()
+    # A directory that all users may write is not shared with the group alone.
     is_shared = bool(status.st_mode & stat.S_IWGRP and not status.st_mode & stat.S_IWOTH)
     if not target.parent.is_dir():
         target.parent.mkdir(mode=0o700, exist_ok=True)
@@ -65,10 +66,10 @@ def save(workspace: Path, typed: DocumentPassword) -> None:
         _set_owner_and_mode(file.fileno(), status, 0o660 if is_shared else 0o600)
 
 
-def _set_owner_and_mode(file: Path | int, workspace: os.stat_result, mode: int) -> None:
+def _set_owner_and_mode(file: Path | int, workspace_status: os.stat_result, mode: int) -> None:
     # The daemon, which runs as the owner of the workspace, has to read what root writes.
     if os.geteuid() == 0:
-        os.chown(file, workspace.st_uid, workspace.st_gid)
+        os.chown(file, workspace_status.st_uid, workspace_status.st_gid)
     os.chmod(file, mode)  # noqa: PTH101  `file` may be a descriptor
 
 

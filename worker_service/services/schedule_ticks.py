@@ -1,4 +1,4 @@
-"""Ticks: start the work of the slots that are due. Several ticks may run at the same time: each slot is taken once."""
+"""Ticks: start the work of due slots, the times of schedules. Of several ticks at a time, only one takes a slot."""
 
 from __future__ import annotations
 
@@ -74,12 +74,12 @@ class Tick(Struct, frozen=True):
     """Number of notification jobs that were enqueued."""
 
 
-def run_tick(session: Session, *, with_settings: bool = True) -> Tick:
+def run_tick(session: Session, *, includes_settings_file: bool = True) -> Tick:
     """Start the work of all due slots. Report a schedule that fails; the next tick tries it again."""
     started: list[StartedSchedule] = []
     missed: list[MissedSlots] = []
     faults: list[ScheduleFault] = []
-    for entry in schedule_entries(session, with_settings=with_settings):
+    for entry in schedule_entries(session, includes_settings_file=includes_settings_file):
         name = entry.schedule.name
         if entry.is_paused:
             continue
@@ -89,33 +89,35 @@ def run_tick(session: Session, *, with_settings: bool = True) -> Tick:
         try:
             _start_due_slots(session, entry.schedule, started, missed)
         except PagemillError as error:
-            # A failing database ends the tick, but a job that breaks a rule is a fault of its schedule.
+            # A database that fails ends the tick. A job that the database refuses is a fault of its schedule.
             if isinstance(error, StoreError) and not isinstance(error, RuleBroken | BadPayload):
                 raise
             faults.append(ScheduleFault(name, str(error)))
     return Tick(started, missed, faults, send_due_notifications(session))
 
 
-def seconds_to_next(session: Session, *, with_settings: bool = True) -> float:
+def seconds_to_next_slot(session: Session, *, includes_settings_file: bool = True) -> float:
     now = session.clock()
-    entries = schedule_entries(session, with_settings=with_settings)
+    entries = schedule_entries(session, includes_settings_file=includes_settings_file)
     slots = [next_slot(entry.schedule, now) for entry in entries if not entry.is_paused]
     return min(((slot - now).total_seconds() for slot in slots if slot is not None), default=float("inf"))
 
 
-def schedule_entries(session: Session, *, with_settings: bool = True) -> Sequence[ScheduleEntry]:
+def schedule_entries(session: Session, *, includes_settings_file: bool = True) -> Sequence[ScheduleEntry]:
     from_settings = session.settings.schedule
+    # A schedule of the settings file replaces a stored one of the same name.
     names = {schedule.name for schedule in from_settings}
     stored = [read_stored(session, row) for row in session.store.schedules.stored() if row.name not in names]
-    return [*map(ScheduleEntry, from_settings if with_settings else ()), *stored]
+    return [*map(ScheduleEntry, from_settings if includes_settings_file else ()), *stored]
 
 
 def read_stored(session: Session, stored: StoredSchedule) -> ScheduleEntry:
-    """Return a schedule with a `fault`, which starts nothing, if the definition cannot be read."""
+    """Read a stored schedule. If it cannot be read, return an entry with a `fault`, which starts nothing."""
     try:
         return read_definition(session, stored)
     except BadInput as error:
-        return ScheduleEntry(Schedule(stored.name, "@yearly", "UTC", stored.owner), stored, str(error))
+        placeholder = Schedule(stored.name, "@yearly", "UTC", stored.owner)
+        return ScheduleEntry(placeholder, stored, str(error))
 
 
 def read_definition(session: Session, stored: StoredSchedule) -> ScheduleEntry:
@@ -149,7 +151,7 @@ def work_of(session: Session, schedule: Schedule, slot: datetime) -> NewJob | Ba
 def _start_due_slots(
     session: Session, schedule: Schedule, started: list[StartedSchedule], missed: list[MissedSlots]
 ) -> None:
-    """Append after each transaction, so that an error loses nothing that was started."""
+    """Append to the lists after each transaction, so that they are complete even after an error."""
     store, plan, now = session.store.schedules, schedule.plan, session.clock()
     last_slot = store.last_handled_slot(schedule.name, plan)
     if last_slot is None:

@@ -1,4 +1,4 @@
-"""List schedules, and change the ones in the database. `owner` limits this to the schedules of one owner."""
+"""List schedules, and change those in the database. With `owner`, only schedules of this owner are found."""
 
 from __future__ import annotations
 
@@ -87,10 +87,10 @@ def _find_schedule(session: Session, name: str, owner: str | None = None) -> Sch
     }
     if name in entry_by_name:
         return entry_by_name[name]
-    names = (
-        f"the schedules are {', '.join(entry_by_name)}" if entry_by_name else "there are none: pagemill schedules add"
-    )
-    raise BadInput(f"there is no schedule {name!r}", did_you_mean(name, entry_by_name, names))
+    remedy = "there are none: pagemill schedules add"
+    if entry_by_name:
+        remedy = did_you_mean(name, entry_by_name, f"the schedules are {', '.join(entry_by_name)}")
+    raise BadInput(f"there is no schedule {name!r}", remedy)
 
 
 def _state_of(session: Session, entry: ScheduleEntry) -> ScheduleState:
@@ -138,8 +138,8 @@ def _is_overdue(session: Session, entry: ScheduleEntry) -> bool:
     last_slot = session.store.schedules.last_handled_slot(schedule.name, schedule.plan)
     if last_slot is None:
         return True  # no tick has seen it
-    due = next_slot(schedule, last_slot)
-    return due is not None and session.clock() - due > LATE
+    first_unhandled = next_slot(schedule, last_slot)
+    return first_unhandled is not None and session.clock() - first_unhandled > LATE
 
 
 # ── Schedules in the database ───────────────────────────────────────────────────────────────────────────────────────
@@ -167,7 +167,7 @@ def resume_schedule(session: Session, name: str, *, owner: str | None = None) ->
     stored = _find_stored(session, name, owner)
     if stored.paused_at is not None:
         schedule = read_definition(session, stored).schedule
-        # Mark the slots of the pause as handled: otherwise they would count as missed.
+        # Mark the slots of the pause as handled, or they would count as missed.
         session.store.schedules.skip_slots(name, schedule.plan, session.clock(), "")
     return _save(session, stored, replace(stored, paused_at=None))
 
@@ -188,7 +188,7 @@ def watch_folder(
     is_directory = "://" not in folder or folder.startswith(FILE_URL)
     every = every or (_WATCH_DIRECTORY_EVERY if is_directory else _WATCH_ADDRESS_EVERY)
     definition = {"cron": cron_every(every), "crawl": {"folder": folder, **(options or {})}}
-    names = [entry.schedule.name for entry in schedule_entries(session) if _crawls(entry, folder, owner)]
+    names = [entry.schedule.name for entry in schedule_entries(session) if _is_stored_crawl(entry, folder, owner)]
     if names:
         state = change_schedule(session, names[0], definition)
     else:
@@ -196,10 +196,10 @@ def watch_folder(
     return state, start_schedule_now(session, state.name)
 
 
-def _crawls(entry: ScheduleEntry, folder: str, owner: str) -> bool:
-    crawl = entry.schedule.crawl
-    crawled = crawl.get("folder") if isinstance(crawl, Mapping) else crawl
-    return entry.stored is not None and entry.schedule.owner == owner and crawled == folder
+def _is_stored_crawl(entry: ScheduleEntry, folder: str, owner: str) -> bool:
+    crawl = entry.schedule.crawl  # a folder, or a table with `folder` and options
+    crawled_folder = crawl.get("folder") if isinstance(crawl, Mapping) else crawl
+    return entry.stored is not None and entry.schedule.owner == owner and crawled_folder == folder
 
 
 def _new_name_for(session: Session, folder: str) -> str:
@@ -232,7 +232,7 @@ def _save(session: Session, before: StoredSchedule | None, after: StoredSchedule
 
 
 def begin_restored_schedules(session: Session) -> None:
-    """Handle the slots of schedules that an undo has restored, from now on."""
+    """Begin the schedules that an undo has restored; their earlier slots are not missed."""
     for stored in session.store.schedules.stored():
         plan = read_stored(session, stored).schedule.plan
         if session.store.schedules.last_handled_slot(stored.name, plan) is None:

@@ -47,7 +47,7 @@ def _embedder(setting: str, model: str, passages_edition: str = "") -> Embedder:
 
 
 def _embedder_named(name: str, settings: Settings) -> Embedder | None:
-    """Return the embedder that made the stored vectors; while they are replaced, it is not yet the one of the settings.
+    """Return the embedder that made the stored vectors, or None. A changed setting counts after all are replaced.
 
     `name` is model/version/edition of the passages.
     """
@@ -62,9 +62,10 @@ def _embedder_named(name: str, settings: Settings) -> Embedder | None:
 
 def _meaning_of(session: Session, text: str) -> Meaning | None:
     """Return the vector of the text; None while no model has vectors of all pages, or if the model does not answer."""
-    name = None if session.settings.embeddings == "off" else session.store.embeddings.model()
-    embedder = None if name is None else _embedder_named(name, session.settings)
-    if name is None or embedder is None:
+    if session.settings.embeddings == "off":
+        return None
+    name = session.store.embeddings.model()
+    if name is None or (embedder := _embedder_named(name, session.settings)) is None:
         return None
     from worker_service.base.embedding import EmbeddingUnavailable
     from worker_service.store.search import Meaning

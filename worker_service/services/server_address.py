@@ -16,21 +16,22 @@ from pathlib import Path
 from worker_service.settings.config import Settings
 
 _ADDRESS = re.compile(r"https?://[!-~]{1,300}")
+_FILE_CHARACTERS_MAX = 1000
 
 
 @contextmanager
 def published_address(settings: Settings) -> Iterator[None]:
     path = _path_of_file(settings.database)
-    with ExitStack() as until_stopped:
-        with suppress(OSError):
+    with ExitStack() as on_stop:
+        with suppress(OSError):  # the server also runs without the file
             # O_NONBLOCK: opening a FIFO, which another user may have put there, must not wait.
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
-            file = until_stopped.enter_context(os.fdopen(descriptor, "w"))
+            file = on_stop.enter_context(os.fdopen(descriptor, "w"))
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             file.truncate(0)
             file.write(settings.web_address)
             file.flush()
-            until_stopped.callback(path.unlink, missing_ok=True)
+            on_stop.callback(path.unlink, missing_ok=True)
         yield
 
 
@@ -41,7 +42,7 @@ def address(settings: Settings) -> str | None:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:  # the server is running
-                match = _ADDRESS.fullmatch(file.read(1000))
+                match = _ADDRESS.fullmatch(file.read(_FILE_CHARACTERS_MAX))
                 return match[0] if match else None
     except (OSError, UnicodeDecodeError):
         pass

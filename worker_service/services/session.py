@@ -45,7 +45,7 @@ T = TypeVar("T")
 class Session(Struct, frozen=True):
     """An open database, with the settings and the user who acts.
 
-    Every surface queries the properties, which only read. Only services use `store`.
+    Every surface may use the properties, which only read. Only services use `store`.
     """
 
     store: Store
@@ -105,7 +105,7 @@ def _current_user() -> str:
 
 
 def cut_page(rows: Sequence[Row], limit: int) -> tuple[Sequence[Row], int | None]:
-    """Return the page and the `before_id` of the next one, if `rows` has more than `limit`."""
+    """Return the first `limit` rows, and the `before_id` of the next page, or None if there are no more rows."""
     return rows[:limit], rows[limit - 1].id if len(rows) > limit else None
 
 

@@ -15,7 +15,7 @@ _TAGS_NAMED_MAX = 50
 
 
 def add_tags(session: Session, document_ids: Sequence[int], words: Sequence[str]) -> list[int]:
-    """Return the documents that were tagged. Actions of new tags start once per generation."""
+    """Return the ids of documents with a new tag. Actions of new tags start once per generation."""
     return _change_tags(session.store.tags.add, document_ids, words)
 
 
@@ -36,7 +36,7 @@ def count_tags(session: Session, owner: str | None = None) -> Sequence[TagCount]
     return session.store.tags.counts(owner)
 
 
-def name_tags(session: Session, owner: str | None = None) -> Sequence[str]:
+def tag_names(session: Session, owner: str | None = None) -> Sequence[str]:
     return session.store.tags.names(owner, most=_TAGS_NAMED_MAX)
 
 
@@ -44,7 +44,7 @@ def name_tags(session: Session, owner: str | None = None) -> Sequence[str]:
 
 
 def actions_of_document(session: Session, document_id: int) -> Sequence[AskedAction]:
-    session.library.document(document_id)
+    session.library.document(document_id)  # raises `DocumentNotFound`
     return session.library.actions_of(document_id)
 
 
@@ -52,17 +52,18 @@ def actions_of_tags(session: Session, owner: str | None = None) -> Sequence[TagA
     return session.store.tags.actions(owner)
 
 
-def add_tag_action(session: Session, tag: str, word: str, *, owner: str = "", on_failure: bool = False) -> bool:
+def add_tag_action(session: Session, tag: str, text: str, *, owner: str = "", on_failure: bool = False) -> bool:
     """Add the action TYPE or TYPE={"url": "…"} to a tag. Return False if the tag has it."""
-    action = read_action(word, _when(on_failure))
+    action = read_action(text, _on_end(on_failure))
     check_action_payload(session, action)
     return session.store.tags.add_action(read_one_tag(tag), action, owner=owner)
 
 
-def remove_tag_action(session: Session, tag: str, word: str, *, owner: str = "", on_failure: bool = False) -> None:
-    if not session.store.tags.remove_action(read_one_tag(tag), read_action(word, _when(on_failure)), owner=owner):
+def remove_tag_action(session: Session, tag: str, text: str, *, owner: str = "", on_failure: bool = False) -> None:
+    action = read_action(text, _on_end(on_failure))
+    if not session.store.tags.remove_action(read_one_tag(tag), action, owner=owner):
         raise Refused(f"the tag {tag!r} has no such action", "`pagemill actions` lists them")
 
 
-def _when(on_failure: bool) -> OnEnd:
+def _on_end(on_failure: bool) -> OnEnd:
     return OnEnd.FAILURE if on_failure else OnEnd.SUCCESS

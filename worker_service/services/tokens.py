@@ -1,7 +1,4 @@
-"""Tokens, sign-in links and browser sessions. Only digests of their secrets are stored.
-
-A power is what users know as a scope: read, operate or admin.
-"""
+"""Tokens, sign-in links and browser sessions. Only digests of their secrets are stored."""
 
 from __future__ import annotations
 
@@ -73,7 +70,7 @@ def create_link(
 
     Without `scopes` it has all of them, because it works once, for minutes, and its maker has them too.
     """
-    session.store.tokens.forget_ended()
+    session.store.tokens.forget_ended()  # links and sessions are many
     now = session.clock()
     valid_until = add_duration(now, _LINK_VALID_FOR) if until is None else _parse_until(until, now=now)
     link = _insert_token(session, TokenKind.LINK, name or session.actor, scopes or [*TokenScope], owner, valid_until)
@@ -187,7 +184,8 @@ def _insert_token(
 
 
 def _find_valid(session: Session, text: str, *kinds: TokenKind) -> Token | None:
-    """Return the token with this text if it is of one of the kinds and has not expired; a link may be used up."""
+    """Return the token with this text if it is of one of the kinds and has not expired."""
+    # Whether a link was used is checked when the session begins.
     parsed = parse_token_text(text)
     if parsed is None:
         return None

@@ -53,7 +53,7 @@ def _families(session: Session) -> Iterator[Family]:
     )
     states = Counter(worker.state for worker in overview.workers)
     yield "workers", "Workers by state.", [({"state": state}, number) for state, number in states.items()]
-    yield "worker_healthy", "1 if a worker is alive.", [({}, int(overview.is_healthy))]
+    yield "worker_healthy", "1 if a worker is alive.", [({}, int(overview.has_recent_heartbeat))]
     alive = [worker for worker in overview.workers if worker.is_alive]
     yield (
         "worker_slots",

@@ -83,7 +83,7 @@ def scheduler_status(call: ApiRequest) -> SchedulerStatus:
     """Return the running jobs by start, the number of pending jobs by platform, and whether a worker is alive."""
     owner = call.visitor.owner
     pending = call.session.overview.pending_by_platform(owner)
-    return SchedulerStatus(running_jobs(call.session, owner), pending, Overview(call.session).is_healthy)
+    return SchedulerStatus(running_jobs(call.session, owner), pending, Overview(call.session).has_recent_heartbeat)
 
 
 @endpoint("GET", "/api/status", is_time_dependent=True, needs_all_owners=True)

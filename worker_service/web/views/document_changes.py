@@ -100,7 +100,7 @@ def confirm_change(request: Request, session: Session) -> Response:
         weight=document_removal.weigh_removal(session, documents) if is_removal else None,
         forms=FORMS,
         tags_of_chosen=sorted({tag for document in documents for tag in document.tags}),
-        tags_known=tags.name_tags(session, visitor.owner),
+        tags_known=tags.tag_names(session, visitor.owner),
         offered=enqueue.offered_choices(session) if query.verb == "again" else {},
         back=_list_path(query),
     )

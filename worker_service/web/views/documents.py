@@ -124,7 +124,7 @@ def _chips(request: Request, session: Session, visitor: Visitor, query: Document
         titles = {str(batch.id): capitalised(batch.title) for batch in batches}
         yield filter_chip(request, "Batch", "batch", [] if query.batch is None else [str(query.batch)], titles)
     # Another tag is added to the chosen ones.
-    tags_to_add = [tag for tag in tags.name_tags(session, visitor.owner) if tag not in query.tag]
+    tags_to_add = [tag for tag in tags.tag_names(session, visitor.owner) if tag not in query.tag]
     options = [FilterLink(tag, same_page(request, tag=[*query.tag, tag], before=None)) for tag in tags_to_add]
     tag_chip = filter_chip(request, "Tag", "tag", query.tag, {})
     yield replace(tag_chip, options=[*options, FilterLink("Tags and their actions…", "/tags")])

@@ -57,7 +57,7 @@ def search_page(request: Request, session: Session) -> Response:
         result=result,
         documents={document.id: document for document in documents},
         problem=problem,
-        filters=_filters(request, query, owners_of(session, visitor), tags.name_tags(session, visitor.owner)),
+        filters=_filters(request, query, owners_of(session, visitor), tags.tag_names(session, visitor.owner)),
         next_page=same_page(request, skip=result.next) if result.next else "",
         previous_page=same_page(request, skip=previous_skip or None) if query.skip else "",
         only_all=same_page(request, all="yes", skip=None),
