@@ -40,7 +40,7 @@ class TaskSession:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.connection._line.close()
+        self.connection._socket.close()
 
     def launch(self, job_type: str, **order: Any) -> None:
         payload = json.dumps(order.pop("payload", {}))

@@ -24,7 +24,7 @@ SPECS = dict.fromkeys((one.job_type for one in slicers.handlers), "tests.cluster
 def slicer(tmp_path: Path) -> Iterator[Slicer]:
     slicer = Slicer(SPECS, tmp_path / "slices", "strict", seconds_max=SECONDS)
     yield slicer
-    slicer._line.close()
+    slicer._socket.close()
     with contextlib.suppress(ChildProcessError):
         os.waitpid(slicer.pid, 0)
 

@@ -36,7 +36,7 @@ def test_a_beat_returns_lost_and_cancelled_leases(
     heartbeat.close()
 
     assert beat == Beat([lost.lease], [stopped.lease])
-    assert heartbeat.committed == 1
+    assert heartbeat.committed_beats == 1
 
 
 def test_a_beat_of_a_worker_without_a_row_does_not_count(store: Store, database: Path, log: Any) -> None:
@@ -48,7 +48,7 @@ def test_a_beat_of_a_worker_without_a_row_does_not_count(store: Store, database:
     assert heartbeat.pop_results() == [None]
     heartbeat.close()
 
-    assert heartbeat.committed == 0
+    assert heartbeat.committed_beats == 0
 
 
 def test_a_failed_beat_does_not_count(log: Any) -> None:
@@ -62,7 +62,7 @@ def test_a_failed_beat_does_not_count(log: Any) -> None:
     wait_until(lambda: "beat.failed" in log.events)
     heartbeat.close()
 
-    assert (heartbeat.committed, heartbeat.silent_seconds()) == (0, 250.0)
+    assert (heartbeat.committed_beats, heartbeat.silent_seconds()) == (0, 250.0)
 
 
 def test_each_message_to_systemd_is_one_line(tmp_path: Path) -> None:
@@ -100,6 +100,6 @@ def test_signals_are_counted_and_wake_the_loop() -> None:
         assert select.select([signals], [], [], 10)[0]
         signals.drain()
         assert not select.select([signals], [], [], 0)[0]
-        assert signals.asked_to_stop == 1
+        assert signals.stop_requests == 1
     finally:
         signals.close()

@@ -70,7 +70,7 @@ def test_the_loop_survives_a_database_error_while_it_waits(
         if is_waiting and not failed:
             failed.append(True)
             raise StoreError("the disk does not answer")
-        loop.signals.asked_to_stop = len(failed)
+        loop.signals.stop_requests = len(failed)
         return store.database.change_counter()
 
     monkeypatch.setattr(Loop, "_wait", wait_with_a_hint)

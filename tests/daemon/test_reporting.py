@@ -68,7 +68,7 @@ class ReportingDaemon:
         apply_child_events([make_event(attempt) for make_event in make_events], self.context, self.outcomes)
 
     def turn(self) -> None:
-        self.reporter.report(self.outcomes.with_unwritten_reports())
+        self.reporter.report(self.outcomes.attempts_with_unwritten_reports())
         for attempt in self.outcomes.write():
             self.slots.remove(attempt)
 

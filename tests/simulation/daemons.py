@@ -119,7 +119,7 @@ def start(machine: Machine, identity: Identity, place: Path) -> Daemon:
     # Nothing befalls it before it owns anything.
     store.workers.register(own_worker(context, DESCRIBED))
     store.database.actor = heart_store.database.actor = daemon
-    heartbeat.committed_at = machine.boot()
+    heartbeat.last_beat_at = machine.boot()
     daemon.beat_at = machine.boot()
     return daemon
 
@@ -165,8 +165,8 @@ class _Watch:
 
 
 class _Signals:
-    asked_to_stop = 0
-    asked_to_reload = False
+    stop_requests = 0
+    is_reload_requested = False
 
     def drain(self) -> None:
         pass

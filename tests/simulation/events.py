@@ -76,7 +76,7 @@ def lose_the_voice(world: World) -> None:
 
 def stop(world: World) -> None:
     if daemon := _random_daemon(world):
-        daemon.loop.signals.asked_to_stop += 1
+        daemon.loop.signals.stop_requests += 1
 
 
 def reboot(world: World) -> None:

@@ -269,13 +269,13 @@ class World:
 
     def _turn(self, daemon: Daemon) -> None:
         loop = daemon.loop
-        was_silent, beats = self._is_silent(daemon), daemon.heartbeat.committed
+        was_silent, beats = self._is_silent(daemon), daemon.heartbeat.committed_beats
         try:
             loop.turn()
             daemon.bad_turns = 0
             self._look_for_strays(daemon)
             # A turn that has sent a beat itself may have been stopped once more after it.
-            has_not_beaten = daemon.heartbeat.committed == beats
+            has_not_beaten = daemon.heartbeat.committed_beats == beats
             if was_silent and has_not_beaten and self._is_silent(daemon) and daemon.pool.living:
                 self.fault(f"P1: attempts {[*daemon.pool.living]} go on, and their worker has not beaten for long")
         except StoreFailedTooLong:

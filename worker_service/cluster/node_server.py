@@ -40,12 +40,15 @@ from worker_service.runner.protocol import decode_as, encode_message
 from worker_service.runner.questions import decode_question, empty_answer
 
 SILENCE_SECONDS = 30.0
+# A server without a connection ends after this time.
 IDLE_SECONDS = 5.0
 _TICK_SECONDS = 1.0
 _FRAME_BYTES_MAX = 1 << 32
 
 
 class Terms(msgspec.Struct, frozen=True):
+    # What the head requires of a node. By job type, `identity` is what its results depend on.
+
     version: str
     sandbox: str
     identity: Mapping[str, Sequence[str]]
@@ -60,6 +63,7 @@ class NodeServer:
         self._pool = LocalPool(begin)
         self._connections: set[_WorkerConnection] = set()
         self._connection_by_attempt: dict[Key, _WorkerConnection] = {}
+        # Why this node cannot run attempts; empty if it can.
         self._fault = ""
         self._terms = terms
 
@@ -152,8 +156,8 @@ class NodeServer:
         # A node cannot ask the daemon: it answers from the order.
         question = decode_question(asked.kind, asked.body)
         if isinstance(question, KnownPages):
-            known = [digest for digest in question.digests if digest in connection.known_digests]
-            self._pool.answer(asked, KnownDigests(known))
+            known_digests = [digest for digest in question.digests if digest in connection.known_digests]
+            self._pool.answer(asked, KnownDigests(known_digests))
         else:
             self._pool.answer(asked, empty_answer(question))
 

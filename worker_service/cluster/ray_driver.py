@@ -73,11 +73,12 @@ CONNECT_SECONDS = 5.0
 WATCH_INTERVAL_SECONDS = 0.5
 # A working task yields every `ray_task.ALIVE_SECONDS` (5 s), so a stream that is silent for longer than this is broken.
 SILENCE_SECONDS = 30.0
-# A refused node is checked again after this time: somebody may have mended it.
+# A refused node is checked again after this time: an administrator may have mended it.
 REPROBE_AFTER_SECONDS = 300.0
 PROBE_TIMEOUT_SECONDS = 120.0
 REPORT_WAITING_AFTER_SECONDS = 2.0
 _DEAD_NODES_MAX = 20
+# Of inputs in the object store of Ray, kept for later attempts that read the same file.
 _STORED_BYTES_MAX = 256 << 20
 _READ_BYTES = 1 << 20
 _REASON_CHARACTERS_MAX = 1000
@@ -251,8 +252,8 @@ class RayDriver:
     async def _watch_nodes(self) -> None:
         while True:
             with contextlib.suppress(ray_errors.RayError, RuntimeError, OSError):
-                found = await asyncio.to_thread(ray.nodes)
-                alive = {str(node["NodeID"]): node for node in found if node["Alive"] and node["Resources"].get("CPU")}
+                nodes = await asyncio.to_thread(ray.nodes)
+                alive = {str(node["NodeID"]): node for node in nodes if node["Alive"] and node["Resources"].get("CPU")}
                 self._abandon_lost_attempts(alive, self._drop_dead_nodes(alive))
                 self._add_new_nodes(alive)
                 self._abandon_silent_streams()

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from worker_service.base.directories import open_nested_folder
 
+# Messages of a node are gathered for this time after the first one.
 GATHER_SECONDS = 0.25
 # A task without messages yields an empty list this often, which shows the driver that the stream works.
 ALIVE_SECONDS = 5.0
@@ -78,8 +79,8 @@ def _node_id() -> str:
 
 
 class _NodeConnection:
-    def __init__(self, line: socket.socket) -> None:
-        self._line = line
+    def __init__(self, server: socket.socket) -> None:
+        self._socket = server
         self._unread = bytearray()
         kind, fault = self._next_frame(START_SECONDS) or (b"", b"")
         self.fault = fault.decode()
@@ -88,12 +89,12 @@ class _NodeConnection:
 
     @property
     def is_usable(self) -> bool:
-        return self._line.fileno() >= 0 and not self._unread and not select.select([self._line], [], [], 0)[0]
+        return self._socket.fileno() >= 0 and not self._unread and not select.select([self._socket], [], [], 0)[0]
 
     def send(self, frames: Sequence[tuple[bytes, bytes]]) -> None:
-        self._line.settimeout(None)
+        self._socket.settimeout(None)
         try:
-            self._line.sendall(b"".join(frame(*one) for one in frames))
+            self._socket.sendall(b"".join(frame(kind, body) for kind, body in frames))
         except OSError as error:
             raise NodeServerLost(f"the fork server of the node ended: {error}") from error
 
@@ -117,7 +118,7 @@ class _NodeConnection:
         """Stop the attempt, and return when all its processes are gone."""
         global _connection
         _connection = None
-        with contextlib.suppress(OSError, ConnectionError, NodeServerLost), self._line:
+        with contextlib.suppress(OSError, ConnectionError, NodeServerLost), self._socket:
             self.send([(STOP, b"")])
             kind: bytes | None = None
             while kind != ENDED:
@@ -133,12 +134,13 @@ class _NodeConnection:
                     body = bytes(self._unread[HEADER.size : end])
                     del self._unread[:end]
                     return kind, body
-            left = until - time.monotonic()
-            self._line.settimeout(max(0.001, min(left, INTERRUPT_SECONDS)))
+            seconds_left = until - time.monotonic()
+            # A timeout of 0 would make the socket non-blocking.
+            self._socket.settimeout(max(0.001, min(seconds_left, INTERRUPT_SECONDS)))
             try:
-                received = self._line.recv(1 << 16)
+                received = self._socket.recv(1 << 16)
             except TimeoutError:
-                if left <= INTERRUPT_SECONDS:
+                if seconds_left <= INTERRUPT_SECONDS:
                     return None
                 continue
             except OSError as error:
@@ -166,14 +168,14 @@ def _open_connection(place: Path, terms: bytes) -> _NodeConnection:
     while True:
         # A server that ends removes its directory.
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
-        line = socket.socket(socket.AF_UNIX)
+        server = socket.socket(socket.AF_UNIX)
         try:
             # The path may be longer than the 107 bytes of an address.
             with open_nested_folder(place) as folder:
-                line.connect(f"/proc/self/fd/{folder}/socket")
-            return _NodeConnection(line)
+                server.connect(f"/proc/self/fd/{folder}/socket")
+            return _NodeConnection(server)
         except (OSError, NodeServerLost) as error:
-            line.close()
+            server.close()
             if time.monotonic() > deadline:
                 raise NodeServerLost(f"the fork server of the node does not start: {error}") from error
         # The command returns when the socket exists, or when another process is starting the server.

@@ -60,11 +60,11 @@ class Slicer:
         self._specs, self._place = specs, place
         self._count = 0
         self._lock = threading.Lock()
-        self._line, far_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket, far_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         process = _SlicerProcess(specs, place, sandbox, seconds_max)
         self.pid = fork_process(lambda: process.serve(far_end), keeps=[far_end.fileno()])
         far_end.close()
-        self._line.settimeout(2 * seconds_max)
+        self._socket.settimeout(2 * seconds_max)
 
     def can_slice(self, order: Order) -> bool:
         original = order.inputs.get(ORIGINAL)
@@ -82,11 +82,11 @@ class Slicer:
             target = self._place / f"{self._count}{original.suffix}"
             request = _Request(order.job_type, str(original), order.payload, str(target))
             try:
-                self._line.send(msgspec.msgpack.encode(request))
-                return target if self._line.recv(16) == _SLICED else None
+                self._socket.send(msgspec.msgpack.encode(request))
+                return target if self._socket.recv(16) == _SLICED else None
             except OSError:
                 # A late answer could be taken for the answer to the next request.
-                self._line.close()
+                self._socket.close()
                 return None
 
 
@@ -100,19 +100,19 @@ class _SlicerProcess:
         self._children: dict[tuple[str, str], _Child] = {}
         self._bad_originals: set[tuple[str, str]] = set()
 
-    def serve(self, line: socket.socket) -> None:
+    def serve(self, requests: socket.socket) -> None:
         confinement.reset_signals()
         confinement.set_environment(confinement.basic_environment())
         confinement.prepare()
         decoder = msgspec.msgpack.Decoder(_Request)
         while True:
-            if not select.select([line], [], [], _IDLE_SECONDS)[0]:
+            if not select.select([requests], [], [], _IDLE_SECONDS)[0]:
                 self._end_children(keep=0)
                 continue
-            received = line.recv(_MESSAGE_BYTES_MAX)
+            received = requests.recv(_MESSAGE_BYTES_MAX)
             if not received:
                 return
-            line.send(_SLICED if self._slice(decoder.decode(received)) else _WHOLE)
+            requests.send(_SLICED if self._slice(decoder.decode(received)) else _WHOLE)
 
     def _slice(self, request: _Request) -> bool:
         key = (request.job_type, request.original)
@@ -150,17 +150,17 @@ class _ChildLost(Exception):
 class _Child:
     def __init__(self, handler: Handler[Any], original: Path, place: Path, sandbox: str, seconds_max: float) -> None:
         self._place = place
-        self._line, far_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket, far_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         keeps = [far_end.fileno(), *confinement.rule_descriptors()]
         self._pid = fork_process(lambda: _run_child(far_end, handler, original, place, sandbox), keeps=keeps)
         far_end.close()
-        self._line.settimeout(seconds_max)
+        self._socket.settimeout(seconds_max)
 
     def slice(self, request: _Request) -> bool:
         target = Path(request.target)
         try:
-            self._line.send((request.payload or "{}").encode())
-            answer = self._line.recv(16)
+            self._socket.send((request.payload or "{}").encode())
+            answer = self._socket.recv(16)
             if not answer:
                 raise _ChildLost
             if answer != _SLICED:
@@ -175,7 +175,7 @@ class _Child:
         return True
 
     def end(self) -> None:
-        self._line.close()
+        self._socket.close()
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._pid, signal.SIGKILL)
         os.waitpid(self._pid, 0)
@@ -185,7 +185,7 @@ class _Child:
 # --- the children of the slicer ---
 
 
-def _run_child(line: socket.socket, handler: Handler[Any], original: Path, place: Path, sandbox: str) -> None:
+def _run_child(requests: socket.socket, handler: Handler[Any], original: Path, place: Path, sandbox: str) -> None:
     confinement.raise_oom_score()
     devnull = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
@@ -200,6 +200,6 @@ def _run_child(line: socket.socket, handler: Handler[Any], original: Path, place
     confinement.apply(rules, sandbox if handler.sandbox == "default" else handler.sandbox)
     assert handler.slicer is not None
     write_slice = handler.slicer(original)
-    while payload := line.recv(_MESSAGE_BYTES_MAX):
+    while payload := requests.recv(_MESSAGE_BYTES_MAX):
         is_sliced = write_slice(msgspec.json.decode(payload, type=handler.payload), place / _OUTPUT)
-        line.send(_SLICED if is_sliced else _WHOLE)
+        requests.send(_SLICED if is_sliced else _WHOLE)

@@ -38,18 +38,21 @@ class Attempt:
     lease: Lease
     job_class: str
     is_at_most_once: bool = False
+    # Consecutive attempts of the job that died with the fork server, this one included.
     fork_server_deaths: int = 0
-    """Consecutive attempts of the job that died with the fork server, this one included."""
 
+    # Another worker owns the lease, or the row has ended: write nothing more.
     is_lost: bool = False
-    """Another worker owns the lease, or the row has ended: write nothing more."""
     is_cancelled: bool = False
+    # Stop it by SIGKILL, without SIGTERM first.
     without_grace: bool = False
     is_batch_stopped: bool = False
+    # With this the job fails, because the store has rejected a page or checkpoint.
     rejection: Failure | None = None
     stopped_at: float | None = None
     is_killed: bool = False
 
+    # True if one of the next five fields or `node` was set since the last write.
     has_unwritten_progress: bool = False
     percent: float | None = None
     message: str | None = None
@@ -60,12 +63,12 @@ class Attempt:
     node: str | None = None
     ordered_reports: deque[OrderedReport] = field(default_factory=deque)
     ordered_bytes: int = 0
+    # The entry of `ordered_reports` whose answer the child waits for.
     question: Asked | None = None
-    """The entry of `ordered_reports` whose answer the child waits for."""
     asked_at: float = 0.0
 
+    # One child runs several attempts of this type in turn. The log shows only their ends.
     shares_child: bool = False
-    """One child runs several attempts of this type in turn. The log shows only their ends."""
     took_seconds: float | None = None
 
     @property
@@ -204,6 +207,7 @@ class Slots:
 
     def count_by_type(self, job_class: str) -> Counter[str]:
         if not self._count_by_class[job_class]:
+            # Do not search thousands of attempts of other classes.
             return Counter()
         return Counter(attempt.job.job_type for attempt in self._attempts.values() if attempt.job_class == job_class)
 
@@ -227,6 +231,7 @@ class DaemonContext:
     slots: Slots
     clock: Clock = wall_clock
     monotonic: Callable[[], float] = time.monotonic
+    # When to use the store again after a failure. 0.0: the last use succeeded.
     store_again_at: float = 0.0
 
     def note_store_failure(self, error: StoreError) -> None:

@@ -33,8 +33,10 @@ class Claiming:
     pool: LocalPool | ClusterPool
     outcomes: OutcomeWriter
     ownership: Ownership
+    # False: a claim may have changed `Loop._deadline_at`.
     is_deadline_known: bool = False
     prefetch: Prefetch = field(init=False)
+    # False after a claim that found fewer jobs than it asked for.
     _may_find_jobs_by_class: dict[str, bool] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -72,10 +74,10 @@ class Claiming:
 
     def _claim(self, job_class: str, most: int, only: Sequence[str] | None = None) -> Sequence[Job]:
         worker_id, heartbeat = self.context.identity.worker_id, self.ownership.heartbeat
-        # The worker may exceed its slots by this number of attempts.
-        behind = self.context.slots.prefetched(job_class) + (0 if only is None else most)
+        # The worker may exceed its slots by this number of attempts. Only a claim ahead of free slots names types.
+        prefetched = self.context.slots.prefetched(job_class) + (0 if only is None else most)
         try:
-            jobs = self.context.store.leases.claim(worker_id, most, job_class, prefetched=behind, only=only)
+            jobs = self.context.store.leases.claim(worker_id, most, job_class, prefetched=prefetched, only=only)
         except WorkerUnknown:
             self.ownership.mark_unregistered()
             return ()
@@ -95,7 +97,7 @@ class Claiming:
     def _start(self, job: Job, job_class: str, handler: HandlerDescription | None) -> None:
         is_at_most_once = handler is not None and handler.facts.at_most_once
         shares_child = handler is not None and handler.reuse > 1
-        # Thousands of attempts may be prefetched, so keep no payloads.
+        # There may be thousands of attempts, so keep no payloads.
         small_job = job._replace(payload=None, result=None)
         attempt = Attempt(small_job, job.lease, job_class, is_at_most_once, shares_child=shares_child)
         self.context.slots.add(attempt)
@@ -178,11 +180,11 @@ class Prefetch:
     def room_by_type(self, job_class: str, handlers_by_type: Mapping[str, HandlerDescription]) -> dict[str, int]:
         room: dict[str, int] = {}
         if job_class == NODE:
+            # The fork servers of nodes queue no orders.
             return room
         for job_type, running in self.slots.count_by_type(job_class).items():
-            most = self._most_per_slot(job_type, handlers_by_type.get(job_type)) * min(
-                running, self.slots.sizes[job_class]
-            )
+            used_slots = min(running, self.slots.sizes[job_class])
+            most = used_slots * self._most_per_slot(job_type, handlers_by_type.get(job_type))
             # Wait until half of the jobs are done, so that each claim takes many.
             if running <= most // 2:
                 room[job_type] = most - running

@@ -32,7 +32,9 @@ from worker_service.runner.worker_identity import (
 
 # The fork server of a dead daemon has this time to end its children by itself.
 DYING_SECONDS_MOST = 5.0
-_SOON_SECONDS = 0.1
+# Time until the next run while a fork server has that time.
+_DYING_CHECK_SECONDS = 0.1
+# Longest time in one run to kill a worker's processes, and to wait for the exit of one.
 _SWEEP_SECONDS = 2.0
 _EXIT_SECONDS = 1.0
 
@@ -53,7 +55,7 @@ class Recovery:
         self._beats = {worker_id: beat for worker_id, beat in self._beats.items() if worker_id in other_ids}
         if self.context.settings.cluster is None and self.context.store.overview.nodes():
             self.context.store.workers.forget_nodes_of_dead_workers()
-        return _SOON_SECONDS if Fate.DYING in fates else self.context.settings.recovery_interval_seconds
+        return _DYING_CHECK_SECONDS if Fate.DYING in fates else self.context.settings.recovery_interval_seconds
 
     def _recover(self, worker: WorkerState) -> Fate:
         fate = decide_fate(self._observe(worker), orphan_after_seconds=self.context.settings.orphan_after_seconds)
@@ -92,6 +94,7 @@ class Recovery:
         self._dying_since.pop(worker.id, None)
         has_row = any(row.id == worker.id for row in self.context.store.overview.workers())
         if has_row and not jobs:
+            # It has woken up.
             return
         # Keep the lock and the staging directory while they may be needed to find processes of the worker.
         if not has_row and is_free(lock_path(self.context.settings.database, worker.id)):
@@ -106,7 +109,7 @@ class Recovery:
         return sweep_until_gone(pool_id, seconds=_SWEEP_SECONDS)
 
     def _living_processes(self, worker: WorkerState) -> Sequence[int]:
-        # Without the daemon itself, which is fenced when it is silent.
+        # Without its daemon, which is fenced while it is silent.
         holders = lock_holders(lock_path(self.context.settings.database, worker.id))
         return [pid for pid in holders if pid not in (worker.pid, pid_in(worker.id), os.getpid())]
 

@@ -34,11 +34,11 @@ class Heartbeat:
     log: Log
     interval_seconds: float
     clock: Callable[[], float] = boot_clock
+    # The loop only replaces the whole sequence, so the thread needs no lock to read it.
     leases: Sequence[Lease] = ()
-    """The loop only replaces the whole sequence, so the thread needs no lock to read it."""
-    committed: int = 0
-    committed_at: float = 0.0
-    """Start of the newest committed beat: the time that other workers see."""
+    committed_beats: int = 0
+    # When the newest committed beat began: the time that other workers see.
+    last_beat_at: float = 0.0
     # Results of beats for the loop; None if the worker has no row.
     _results: deque[Beat | None] = field(default_factory=deque)
     _results_fd: int = field(default_factory=lambda: os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
@@ -48,7 +48,7 @@ class Heartbeat:
 
     def start(self) -> None:
         # The registration just before counts as the first beat.
-        self.committed_at = self.clock()
+        self.last_beat_at = self.clock()
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
         self._thread.start()
 
@@ -65,23 +65,20 @@ class Heartbeat:
             self.log.warning(events.BEAT_FAILED, **failure_fields(error))
 
     def silent_seconds(self) -> float:
-        return self.clock() - self.committed_at
+        return self.clock() - self.last_beat_at
 
     def pop_results(self) -> list[Beat | None]:
         try:
             os.eventfd_read(self._results_fd)
         except BlockingIOError:
             return []
-        results = []
-        while self._results:
-            results.append(self._results.popleft())
-        return results
+        return [self._results.popleft() for _ in range(len(self._results))]
 
     def close(self) -> None:
         self._is_closing = True
         self._is_beat_requested.set()
         if self._thread is not None:
-            # A beat waits up to 30 s for the write lock.
+            # A beat in progress waits up to 30 s for the write lock.
             self._thread.join(timeout=35)
 
     def _run(self) -> None:
@@ -110,18 +107,18 @@ class Heartbeat:
         except WorkerUnknown:
             pass
         else:
-            self.committed_at = began
-            self.committed += 1
+            self.last_beat_at = began
+            self.committed_beats += 1
         self._results.append(result)
         os.eventfd_write(self._results_fd, 1)
 
 
 # ── Ownership of the attempts ─────────────────────────────────────────────────────────────────────────────────────────
 
-# Fractions of the setting `orphan_after`, after which other workers requeue the jobs of a worker that does not beat.
-# Time without a beat after which the worker is fenced.
+# These are fractions of `orphan_after`, the time without a beat after which other workers requeue a worker's jobs.
+# A worker without a beat for this time is fenced.
 FENCED_FRACTION = 0.8
-# Time between two turns that means that the process was suspended.
+# If this time passes between two turns, the process was suspended.
 SUSPENDED_FRACTION = 0.2
 # Longest wait of the loop, shorter than the other two.
 WAIT_FRACTION = 0.1
@@ -145,7 +142,7 @@ class Ownership:
     def apply_beat_results(self) -> bool:
         """Fence a silent worker. Return True if it was just unfenced."""
         if self._was_suspended() and self.is_silent and not self.is_fenced:
-            # The thread was suspended, too. If nobody has requeued the jobs, this beat keeps them.
+            # The thread was suspended, too. If no other worker has requeued the jobs, this beat keeps them.
             self.heartbeat.beat_now(self.context.store)
         for beat in self.heartbeat.pop_results():
             if beat is not None:
@@ -216,13 +213,13 @@ class Ownership:
 
 
 def own_worker(context: DaemonContext, handlers: Iterable[HandlerDescription]) -> Worker:
-    own, sizes = context.identity, context.slots.sizes
+    identity, sizes = context.identity, context.slots.sizes
     facts = [handler.facts for handler in handlers]
     return Worker(
-        own.worker_id,
-        own.host,
-        own.boot_id,
-        own.pid,
+        identity.worker_id,
+        identity.host,
+        identity.boot_id,
+        identity.pid,
         VERSION,
         sizes["cpu"],
         sizes["io"],

@@ -45,22 +45,26 @@ if TYPE_CHECKING:
     from worker_service.cluster.pool import ClusterPool
     from worker_service.daemon.nodes import Nodes
 
-# The daemon exits after as many failed turns in a row.
+# The daemon exits after this many failed turns in a row.
 BAD_TURNS_MOST = 10
 # Wait until another claim if rows are due already: each claim frees a limited number of them.
 DUE_SECONDS = 0.25
+# Time between two checks whether the database file was replaced.
 FILES_SECONDS = 5.0
 # Run what is due this soon in the same turn: an idle daemon then wakes half as often.
 _EARLY_SECONDS = 0.03
 # Minimum time between turns, per attempt on a cluster node and in total: batches writes under load.
 GATHER_SECONDS, GATHER_SECONDS_MOST = 0.0005, 0.05
+# Time from the outcome of an attempt to the chore that links its document.
 LINK_DOCUMENT_SECONDS = 0.25
 # `pagemill run --drain` exits although a pending job becomes due later than this.
 DRAIN_WAIT_SECONDS = 60.0
 # Wait before the fork server is started again. It doubles up to the maximum until a job has started.
 _FORK_SERVER_WAIT_SECONDS, _FORK_SERVER_WAIT_SECONDS_MAX = 0.5, 30.0
+# Longest wait of a worker that is fenced or has no row.
 _UNOWNED_SECONDS = 0.2
 
+# As in sysexits.h.
 EXIT_BUG = 70
 EXIT_IO = 74
 
@@ -83,7 +87,8 @@ class Loop:
     _exit_code: int | None = None
     _chore_due_at: dict[str, float] = field(default_factory=dict)
     _is_disk_low: bool = False
-    _is_state_written: bool = True
+    _is_worker_state_written: bool = True
+    # When a held job becomes due, or a pause ends.
     _deadline_at: float | None = None
     _poll_at: float = 0.0
     _turn_began_at: float = 0.0
@@ -138,7 +143,7 @@ class Loop:
         self._apply_child_events()
         self._update_nodes()
         # Write the last reports of an attempt before its outcome: the store rejects later ones.
-        self._reporter.report(self.outcomes.with_unwritten_reports())
+        self._reporter.report(self.outcomes.attempts_with_unwritten_reports())
         self._write_outcomes()
         self._stopping.stop_children()
         self._restart_fork_server()
@@ -166,31 +171,31 @@ class Loop:
 
     def _read_signals(self) -> None:
         if self._stopping.read_signals():
-            self._is_state_written = False
+            self._is_worker_state_written = False
             self.notifier.stopping()
-        if not self._is_state_written:
-            self._write_state()
-        if self.signals.asked_to_reload:
-            self.signals.asked_to_reload = False
+        if not self._is_worker_state_written:
+            self._write_worker_state()
+        if self.signals.is_reload_requested:
+            self.signals.is_reload_requested = False
             self.reload()
             # A chore may be due earlier now.
             self._chore_due_at.clear()
 
-    def _write_state(self) -> None:
+    def _write_worker_state(self) -> None:
         try:
             self.context.store.workers.set_worker_state(
                 self.context.identity.worker_id, draining=self._stopping.is_requested, disk_low=self._is_disk_low
             )
-            self._is_state_written = True
+            self._is_worker_state_written = True
         except WorkerUnknown:
             self._ownership.is_registered = False
         except StoreError:
-            # The state is only shown to users; the next signal or chore writes it again.
-            self._is_state_written = True
+            # Do not retry in each turn: the next change of the state writes it again.
+            self._is_worker_state_written = True
 
     def set_disk_low(self, is_low: bool) -> None:
         self._is_disk_low = is_low
-        self._write_state()
+        self._write_worker_state()
         self._claiming.request_claim()
 
     def _apply_beat_results(self) -> None:
@@ -199,7 +204,7 @@ class Loop:
 
     def _register(self) -> None:
         self._ownership.register(self.handlers_by_type.values())
-        self._write_state()
+        self._write_worker_state()
         self._claiming.request_claim()
 
     def _check_other_commits(self) -> None:
@@ -221,8 +226,8 @@ class Loop:
             self._deadline_at = None
         else:
             # Add a millisecond, the unit of times in the table, so that the row is due by then.
-            wait = (deadline - self.context.clock()).total_seconds()
-            self._deadline_at = now + (wait + 0.001 if wait > 0 else DUE_SECONDS)
+            seconds_left = (deadline - self.context.clock()).total_seconds()
+            self._deadline_at = now + (seconds_left + 0.001 if seconds_left > 0 else DUE_SECONDS)
 
     def _apply_child_events(self) -> None:
         if not self._reporter.is_full:
@@ -245,10 +250,10 @@ class Loop:
             self._claiming.request_claim()
         if finished:
             self.heartbeat.leases = self.context.slots.leases()
-        due_at = self._chore_due_at.get("name_documents")
-        if due_at is not None and any(attempt.job.document_id is not None for attempt in finished):
+        links_due_at = self._chore_due_at.get("name_documents")
+        if links_due_at is not None and any(attempt.job.document_id is not None for attempt in finished):
             # A user may be waiting for the document and look for its link next.
-            self._chore_due_at["name_documents"] = min(due_at, self.context.monotonic() + LINK_DOCUMENT_SECONDS)
+            self._chore_due_at["name_documents"] = min(links_due_at, self.context.monotonic() + LINK_DOCUMENT_SECONDS)
 
     # ── The fork server ──
 
@@ -301,8 +306,8 @@ class Loop:
 
     def _notify_systemd(self) -> None:
         # The watchdog needs both: a committed beat of the thread, and a finished turn of the loop.
-        if self.heartbeat.committed != self._beats_notified:
-            self._beats_notified = self.heartbeat.committed
+        if self.heartbeat.committed_beats != self._beats_notified:
+            self._beats_notified = self.heartbeat.committed_beats
             self.notifier.alive()
 
     def _end_if_done(self) -> None:
@@ -317,7 +322,7 @@ class Loop:
             self._exit_code = 0
 
     def _is_more_work_expected(self) -> bool:
-        if self.nodes is not None and self.nodes.may_still_come:
+        if self.nodes is not None and self.nodes.may_get_first_slots:
             pending = self.context.store.overview.count_by_status()[Status.PENDING]
             if pending:
                 return True
@@ -329,6 +334,7 @@ class Loop:
     def _wait(self) -> None:
         turn_seconds_min = min(GATHER_SECONDS * self.context.slots.used(NODE), GATHER_SECONDS_MOST)
         time.sleep(max(0.0, self._turn_began_at + turn_seconds_min - self.context.monotonic()))
+
         if not self._claiming.is_deadline_known and not self.context.must_wait_for_store:
             self._find_deadline()
         until = self.context.monotonic() + self._seconds_to_wait()
@@ -337,8 +343,8 @@ class Loop:
         waited = [fd for fd in fds if fd is not None]
         while True:
             # Use select: poll rounds up to whole milliseconds, and the watch wants another check after half of one.
-            look_at = until if self.watch.next_read_at is None else min(self.watch.next_read_at, until)
-            ready, _, _ = select.select(waited, [], [], max(0.0, look_at - self.context.monotonic()))
+            next_check_at = until if self.watch.next_read_at is None else min(self.watch.next_read_at, until)
+            ready, _, _ = select.select(waited, [], [], max(0.0, next_check_at - self.context.monotonic()))
             if any(fd != watch_fd for fd in ready) or self.context.monotonic() >= until:
                 return
             # The watch also wakes the loop after its own commits, and a turn costs ten times as much as this check.
@@ -353,7 +359,7 @@ class Loop:
     def _seconds_to_wait(self) -> float:
         now = self.context.monotonic()
         moments = [self._poll_at, self._deadline_at, self.outcomes.again_at, self._reporter.next_at]
-        moments += [self.pool.next_check_at, None if self.nodes is None else self.nodes.look_at]
+        moments += [self.pool.next_check_at, None if self.nodes is None else self.nodes.next_update_at]
         moments.append(self._stopping.next_at())
         moments += self._chore_due_at.values()
         if not self.pool.is_alive:
@@ -405,14 +411,16 @@ def apply_child_events(child_events: Iterable[AttemptEvent], context: DaemonCont
 
 # A child that is asked to stop is killed after this time.
 STOP_SECONDS = 10.0
+# Time between two checks whether a child that was asked to stop takes too long.
+_STOP_CHECK_SECONDS = 1.0
 
 
 class Signals:
     """The first SIGTERM or SIGINT asks the daemon to finish, the second to stop at once. SIGHUP reloads settings."""
 
     def __init__(self) -> None:
-        self.asked_to_stop = 0
-        self.asked_to_reload = False
+        self.stop_requests = 0
+        self.is_reload_requested = False
         self._ends_with_terminal = _has_terminal() and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
         self._reader, self._writer = socket.socketpair()
         self._reader.setblocking(False)
@@ -439,14 +447,14 @@ class Signals:
         self._writer.close()
 
     def _count_stop(self, _: int, __: FrameType | None) -> None:
-        self.asked_to_stop += 1
+        self.stop_requests += 1
 
     def _hang_up(self, _: int, __: FrameType | None) -> None:
         # A closed terminal also sends SIGHUP.
         if self._ends_with_terminal and not _has_terminal():
-            self.asked_to_stop += 1
+            self.stop_requests += 1
         else:
-            self.asked_to_reload = True
+            self.is_reload_requested = True
 
 
 def _has_terminal() -> bool:
@@ -474,13 +482,12 @@ class Stopping:
     def read_signals(self) -> bool:
         """Return True if this was the first request to stop."""
         self.signals.drain()
-        asked = self.signals.asked_to_stop
-        is_first = asked > 0 and not self.is_requested
+        is_first = self.signals.stop_requests > 0 and not self.is_requested
         if is_first:
             grace = self.context.settings.grace_period_seconds
             self._grace_ends_at = self.context.monotonic() + grace
             self.context.log.info(events.DAEMON_STOPPING, running=len(self.context.slots), grace_seconds=grace)
-        if asked > 1 and not self._is_immediate:
+        if self.signals.stop_requests > 1 and not self._is_immediate:
             self._is_immediate = True
             self._grace_ends_at = self.context.monotonic()
         return is_first
@@ -512,7 +519,9 @@ class Stopping:
 
     def next_at(self) -> float | None:
         now = self.context.monotonic()
-        moments = [now + 1.0 for attempt in self.context.slots if attempt.stopped_at is not None]
+        moments = []
+        if any(attempt.stopped_at is not None for attempt in self.context.slots):
+            moments.append(now + _STOP_CHECK_SECONDS)
         if self._grace_ends_at is not None and len(self.context.slots):
-            moments.append(self._grace_ends_at if now < self._grace_ends_at else now + 1.0)
+            moments.append(self._grace_ends_at if now < self._grace_ends_at else now + _STOP_CHECK_SECONDS)
         return min(moments, default=None)

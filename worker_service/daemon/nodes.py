@@ -21,8 +21,8 @@ from worker_service.runner.messages import Begin, HandlerDescription, NodesSeen
 from worker_service.runner.pool import LocalPool
 from worker_service.settings.cluster import LOCAL, Cluster
 
-_LOOK_SECONDS = 1.0
-# `pagemill run --drain` waits as long for a first node, and for a first machine that Ray's autoscaler has to start.
+_UPDATE_SECONDS = 1.0
+# `pagemill run --drain` waits this long for a first node, or for a first machine that Ray's autoscaler has to start.
 _FIRST_NODE_SECONDS = 60.0
 _FIRST_MACHINE_SECONDS = 900.0
 
@@ -32,9 +32,12 @@ class Nodes:
     context: DaemonContext
     pool: ClusterPool
     types: Collection[str]
+    # The setting: most attempts that may wait for new machines.
     autoscale: int
-    look_at: float = 0.0
-    _written_report: NodesSeen | None = None
+    next_update_at: float = 0.0
+    # What the rows of `node` say.
+    _written: NodesSeen | None = None
+    # Nodes that the Ray driver was asked to drain.
     _draining: tuple[str, ...] = ()
     _started_at: float = 0.0
 
@@ -48,41 +51,42 @@ class Nodes:
         }
 
     def update(self) -> bool:
+        """Return True if there are more slots than before."""
         now, seen = self.context.monotonic(), self.pool.ray.seen
-        if seen is self._written_report and now < self.look_at:
+        if seen is self._written and now < self.next_update_at:
             return False
-        self.look_at = now + _LOOK_SECONDS
-        before = self.context.slots.sizes[NODE]
-        slots = sum(node.slots for node in seen.nodes) if seen is not None else 0
-        waiting = self._waiting_slots(slots) if self.pool.ray.is_connected else 0
-        self.context.slots.sizes[NODE] = self.pool.local_slots + slots + waiting
-        if seen is not self._written_report or self.context.slots.sizes[NODE] != before:
-            self._write_rows(seen, waiting)
+        self.next_update_at = now + _UPDATE_SECONDS
+        slots_before = self.context.slots.sizes[NODE]
+        node_slots = sum(node.slots for node in seen.nodes) if seen is not None else 0
+        waiting_slots = self._waiting_slots(node_slots) if self.pool.ray.is_connected else 0
+        self.context.slots.sizes[NODE] = self.pool.local_slots + node_slots + waiting_slots
+        if seen is not self._written or self.context.slots.sizes[NODE] != slots_before:
+            self._write_rows(seen, waiting_slots)
         self._pass_on_drains()
-        return self.context.slots.sizes[NODE] > before
+        return self.context.slots.sizes[NODE] > slots_before
 
-    def _waiting_slots(self, slots: int) -> int:
-        # Waiting attempts make Ray's autoscaler start machines. Claim few of them: later jobs of higher priority cannot
-        # overtake a claimed one.
-        return min(max(0, self.autoscale - slots), max(slots, 2))
+    def _waiting_slots(self, node_slots: int) -> int:
+        # Waiting attempts make Ray's autoscaler start machines. Claim no more of them than there are slots (but two at
+        # the start): later jobs of higher priority cannot overtake a claimed one.
+        return min(max(0, self.autoscale - node_slots), max(node_slots, 2))
 
     @property
-    def may_still_come(self) -> bool:
+    def may_get_first_slots(self) -> bool:
         seconds = _FIRST_MACHINE_SECONDS if self.autoscale else _FIRST_NODE_SECONDS
-        has_slots = self.pool.local_slots or (
-            self._written_report is not None and any(node.slots for node in self._written_report.nodes)
-        )
+        nodes = () if self._written is None else self._written.nodes
+        has_slots = self.pool.local_slots or any(node.slots for node in nodes)
         return not has_slots and self.context.monotonic() < self._started_at + seconds
 
-    def _write_rows(self, seen: NodesSeen | None, waiting: int) -> None:
+    def _write_rows(self, seen: NodesSeen | None, waiting_slots: int) -> None:
         rows = [] if seen is None else [*seen.nodes]
         if self.pool.local_slots:
             rows.insert(0, NodeState(LOCAL, "up", self.pool.local_slots))
-        if waiting:
-            rows.append(NodeState("autoscaler", "starting", waiting, reason="attempts wait here for new machines"))
+        if waiting_slots:
+            reason = "attempts wait here for new machines"
+            rows.append(NodeState("autoscaler", "starting", waiting_slots, reason=reason))
         try:
             self.context.relaxed_store.workers.set_nodes(self.context.identity.worker_id, rows)
-            self._written_report = seen
+            self._written = seen
         except WorkerUnknown:
             # The loop registers the worker again before it claims.
             pass

@@ -42,9 +42,12 @@ from worker_service.jobs.retries import (
 )
 from worker_service.runner.messages import Ended, How, Key
 
+# For a snooze without a time.
 _SNOOZE_SECONDS = 60.0
+# A year. A handler may ask for any number, and `timedelta` cannot hold the largest.
 _LONGEST_WAIT_SECONDS = 366 * 86400.0
-_SENTENCES = {
+# For ends without a message of their own.
+_MESSAGES = {
     How.RETRYABLE: "the handler asked for another attempt",
     How.PERMANENT: "the handler gave up for good",
     How.TIMED_OUT: "it ran longer than it may",
@@ -84,7 +87,7 @@ class ConfirmCancel(Struct, frozen=True):
 
 
 class Drop(Struct, frozen=True):
-    pass
+    """Write nothing: the lease is lost."""
 
 
 Uncompleted = Fail | SnoozeUntil | Release | Requeue | ConfirmCancel | Drop
@@ -145,7 +148,7 @@ def _code_of(ended: Ended) -> str:
 
 
 def _message_of(ended: Ended) -> str:
-    return ended.message or _SENTENCES[ended.how]
+    return ended.message or _MESSAGES[ended.how]
 
 
 def died_with_fork_server(ended: Ended) -> bool:
@@ -174,9 +177,10 @@ class OutcomeWriter:
 
     @property
     def again_at(self) -> float | None:
+        """When `write` tries again after a failure, 0.0 without one. None: there is nothing to write."""
         return self._again_at if self._ready() else None
 
-    def with_unwritten_reports(self) -> list[Attempt]:
+    def attempts_with_unwritten_reports(self) -> list[Attempt]:
         # A completion also writes the child process, so the report of a new child alone need not come first.
         return [
             attempt
@@ -196,6 +200,7 @@ class OutcomeWriter:
 
     def write(self) -> list[Attempt]:
         """Return the attempts written. Raise `StoreFailedTooLong` after `PATIENCE_SECONDS` of failure."""
+        # The steps below add to this list, so that it is complete even if one of them fails.
         finished: list[Attempt] = []
         if not self._ready() or self.context.monotonic() < self._again_at:
             return finished
@@ -284,40 +289,40 @@ class OutcomeWriter:
 
     def _write_others(self, finished: list[Attempt]) -> None:
         for attempt, ended in self._ready():
-            chosen = self._verdict(attempt, ended)
-            if isinstance(chosen, Complete):
+            outcome = self._verdict(attempt, ended)
+            if isinstance(outcome, Complete):
                 continue
-            self._write(attempt, chosen, ended)
+            self._write(attempt, outcome, ended)
             self.publisher.retract(ended)
             self._finish(attempt, finished)
 
-    def _write(self, attempt: Attempt, chosen: Uncompleted, ended: Ended) -> None:
+    def _write(self, attempt: Attempt, outcome: Uncompleted, ended: Ended) -> None:
         try:
-            self._write_rows(attempt, chosen, ended)
+            self._write_rows(attempt, outcome, ended)
         except CancelRequested:
             self._write(attempt, ConfirmCancel(), ended)
         except LeaseLost:
             self.context.log.warning(events.LEASE_LOST, **_log_fields(attempt))
 
-    def _write_rows(self, attempt: Attempt, chosen: Uncompleted, ended: Ended) -> None:
+    def _write_rows(self, attempt: Attempt, outcome: Uncompleted, ended: Ended) -> None:
         leases, log, lease = self.context.store.leases, self.context.log, attempt.lease
-        if isinstance(chosen, Fail):
-            leases.fail(lease, chosen.failure, retry_at=chosen.retry_at)
-            event = events.JOB_FAILED if chosen.retry_at is None else events.JOB_RETRIED
-            log.warning(event, **_log_fields(attempt), code=chosen.failure.code)
-        elif isinstance(chosen, SnoozeUntil):
-            if chosen.source_to_pause:
-                reason = in_a_sentence(chosen.why.message, chosen.why.remedy)
-                leases.rest_source(chosen.source_to_pause, chosen.until, reason)
-            leases.snooze(lease, chosen.until, chosen.why)
+        if isinstance(outcome, Fail):
+            leases.fail(lease, outcome.failure, retry_at=outcome.retry_at)
+            event = events.JOB_FAILED if outcome.retry_at is None else events.JOB_RETRIED
+            log.warning(event, **_log_fields(attempt), code=outcome.failure.code)
+        elif isinstance(outcome, SnoozeUntil):
+            if outcome.source_to_pause:
+                reason = in_a_sentence(outcome.why.message, outcome.why.remedy)
+                leases.rest_source(outcome.source_to_pause, outcome.until, reason)
+            leases.snooze(lease, outcome.until, outcome.why)
             log.info(events.JOB_SNOOZED, **_log_fields(attempt))
-        elif isinstance(chosen, Release):
+        elif isinstance(outcome, Release):
             leases.release(lease)
             log.info(events.JOB_RELEASED, **_log_fields(attempt))
-        elif isinstance(chosen, Requeue):
-            status = leases.requeue_one(lease, chosen.why)
-            log.warning(events.JOB_REQUEUED, **_log_fields(attempt), status=status.value, reason=chosen.why.message)
-        elif isinstance(chosen, ConfirmCancel):
+        elif isinstance(outcome, Requeue):
+            status = leases.requeue_one(lease, outcome.why)
+            log.warning(events.JOB_REQUEUED, **_log_fields(attempt), status=status.value, reason=outcome.why.message)
+        elif isinstance(outcome, ConfirmCancel):
             leases.confirm_cancel(lease, ended.usage)
             log.info(events.JOB_CANCELLED, **_log_fields(attempt))
 

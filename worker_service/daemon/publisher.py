@@ -77,12 +77,12 @@ class Publisher(Struct, frozen=True):
             raise StagedFileMissing(f"{name} was replaced in the staging directory before its publication")
 
     def new_files(self, ended: Ended) -> list[NewFile]:
-        new = []
+        files = []
         for file in ended.published:
             to = self.target_folder(ended.job_id, ended.fence).joinpath(*file.path.relative_to(self.staging).parts[1:])
             path, size = str(to.relative_to(self.workspace)), to.stat().st_size
-            new.append(NewFile(file.name or to.name, path, file.role, size, file.sha256, file.md5, file.note))
-        return new
+            files.append(NewFile(file.name or to.name, path, file.role, size, file.sha256, file.md5, file.note))
+        return files
 
     def retract(self, ended: Ended) -> None:
         if ended.files:

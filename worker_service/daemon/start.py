@@ -43,9 +43,9 @@ if TYPE_CHECKING:
     from worker_service.cluster.pool import ClusterPool
     from worker_service.daemon.nodes import Nodes
 
-# The fork server inherits the limit of open files, and each child takes four of them.
+# The fork server inherits the limit of open files, and needs four of them for each child.
 _DESCRIPTORS_MIN = 256
-_LOCKED = "another program keeps the write lock: look for a sqlite3 session with an open transaction"
+_UNKNOWN_LOCK_OWNER = "another program keeps the write lock: look for a sqlite3 session with an open transaction"
 
 
 def main() -> int:
@@ -84,6 +84,7 @@ def _run(settings: Settings, stack: ExitStack, log: Log, *, drain: bool) -> int:
     slots = Slots({"cpu": settings.concurrency, "io": settings.io_concurrency})
     context = DaemonContext(settings, own_identity(), log, store, store.relaxed_durability(), slots)
     staging = _prepare_workspace(context, stack)
+    # Children inherit the lock, so take it before the pool starts.
     lock = WorkerLock(lock_path(settings.database, context.identity.worker_id))
     stack.callback(lock.close)
     _set_environment(settings)
@@ -237,7 +238,7 @@ def _deregister(context: DaemonContext, lock: WorkerLock) -> None:
 
 
 def _log_locked(log: Log, seconds: float, holder: LockOwner | None) -> None:
-    reason = f"{holder} keeps the write lock: end its transaction" if holder else _LOCKED
+    reason = f"{holder} keeps the write lock: end its transaction" if holder else _UNKNOWN_LOCK_OWNER
     log.warning(events.STORE_LOCKED, waited_seconds=round(seconds, 1), reason=reason)
 
 
@@ -264,8 +265,8 @@ def write_limits(store: Store, settings: Settings, log: Log) -> None:
     other_workers = [worker.id for worker in store.overview.workers()]
     if changes and other_workers:
         log.warning(events.LIMITS_REPLACED, changes=changes, workers=other_workers)
-    for kind, most in settings.wanted_limits.items():
-        store.workers.set_limits(kind, dict(most))
+    for kind, limits in settings.wanted_limits.items():
+        store.workers.set_limits(kind, dict(limits))
 
 
 # ── Settings that change while the daemon runs ───────────────────────────────────────────────────────────────────────
@@ -281,8 +282,8 @@ def reload_settings(context: DaemonContext, environ: Mapping[str, str]) -> None:
         applied = [key for key in changed if key in RELOADABLE]
         after = replace(before, values={**before.values, **{key: reloaded.values[key] for key in applied}})
         if "limits" in applied:
-            for kind, most in after.wanted_limits.items():
-                context.store.workers.set_limits(kind, dict(most))
+            for kind, limits in after.wanted_limits.items():
+                context.store.workers.set_limits(kind, dict(limits))
     except PagemillError as error:
         context.log.error(events.SETTINGS_REFUSED, reason=str(error))
         return

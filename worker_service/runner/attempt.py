@@ -59,6 +59,7 @@ from worker_service.runner.sandbox import FULL_SANDBOX
 
 READ_BYTES = 1 << 16
 _PIPE_BYTES = 1 << 20
+# Shortest time between two messages with progress, and between two with log lines.
 _PROGRESS_SECONDS = 0.1
 _LINES_SECONDS = 0.1
 # The same number also limits the KiB of log lines per second. The database can store more.
@@ -68,6 +69,7 @@ _WAITING_CHARACTERS_MAX = 1 << 20
 # The last lines before a crash become a part of the error message.
 _LAST_LINES = 12
 _LAST_LINES_CHARACTERS_MAX = 2000
+_KILL_AGAIN_SECONDS = 0.1
 # Questions that one attempt may ask at once, and per second: the daemon answers them in its main loop.
 _QUESTIONS_BURST = 100
 _QUESTIONS_PER_SECOND = 100
@@ -89,6 +91,7 @@ class ForkedChild:
         handler: LoadedHandler,
         attempts_most: int,
     ) -> None:
+        # Unique in this fork server; the child's processes are marked with it.
         self.number = number
         self.job_type = launch.order.job_type
         self.job_class = handler.described.facts.job_class
@@ -103,6 +106,7 @@ class ForkedChild:
         self.attempt: RunningAttempt | None = None
         self.sandbox = ""
         self.idle_since = 0.0
+        # Of its earlier attempts.
         self.past_cpu_seconds = 0.0
         # True if the last read filled the buffer.
         self.may_have_more = False
@@ -249,6 +253,7 @@ class RunningAttempt:
         return self._lines.characters > _WAITING_CHARACTERS_MAX
 
     def started_message(self) -> bytes:
+        # For a reused child, which sends `Started` only in its first attempt.
         child = self.child
         return encode_frame(Started(*self.key, child.pid, child.pid_started, child.sandbox))
 
@@ -365,7 +370,7 @@ class RunningAttempt:
         if now >= self.kill_at:
             self._signal(signal.SIGKILL)
             # Repeat while the child is alive: a process may have joined its group meanwhile.
-            self.kill_at = now + 0.1
+            self.kill_at = now + _KILL_AGAIN_SECONDS
 
     def _signal(self, number: signal.Signals) -> None:
         # Once the child has exited, its pid may belong to another process. Orphans are found by their marks instead.

@@ -68,7 +68,9 @@ class ChildSpec(Struct, frozen=True):
     begin: Begin
     number: int
     staging: Path
+    # How many this child may run in turn.
     attempts: int
+    # Descriptors of its pipes.
     messages: int
     # Log lines, stdout and stderr, also of C libraries and started programs.
     output: int
@@ -178,11 +180,12 @@ class _ChildSandbox:
             reads += handler.reads_payload(payload)
         if begin.credentials is not None:
             reads += _find_credentials(begin.credentials, handler.credentials)
-        is_alone = self.spec.attempts == 1
+        runs_one_attempt = self.spec.attempts == 1
         writes: list[Path | int] = [self.spec.staging, *handler.writes]
         if keep is not None:
-            writes.append(keep.descriptor if is_alone else begin.keep_root)
-        rules = sandbox.SandboxRules(reads, writes, handler.limits.network, starts_programs=is_alone)
+            # Later attempts have other keep directories, and the sandbox cannot be changed then.
+            writes.append(keep.descriptor if runs_one_attempt else begin.keep_root)
+        rules = sandbox.SandboxRules(reads, writes, handler.limits.network, starts_programs=runs_one_attempt)
         self.level = sandbox.apply(rules, begin.sandbox if handler.sandbox == "default" else handler.sandbox)
 
 

@@ -44,23 +44,26 @@ from worker_service.runner.protocol import (
 _READ_BYTES = 1 << 16
 # No child is read while more bytes wait for the daemon.
 _UNSENT_BYTES_MAX = 1 << 20
+# After a full read, a pipe is left alone for this time, and the output pipe for a multiple of the time that it took.
 _PAUSE_SECONDS = 0.002
-# After each full read, the fork server ignores a child's output for this many times the duration of the read.
 _FLOOD_PAUSE_FACTOR = 4
+# A new child is first read after this time: a short attempt has ended by then, and one read gets all its messages.
 _FIRST_READ_SECONDS = 0.005
+# While orders wait here, messages to the daemon are gathered for this time.
 _GATHER_SECONDS = 0.002
-_SWEEP_SECONDS = 0.001
-_SWEEP_SECONDS_MAX = 0.2
-_SELECT_SECONDS_MAX = 3600.0
-# Several, to catch a process that forks and ends for ever.
+# Time between two searches for the orphans of an attempt, which grows while one cannot be killed.
+_SWEEP_SECONDS, _SWEEP_SECONDS_MAX = 0.001, 0.2
+# A turn searches several times, to catch a process that forks and ends for ever.
 _SWEEPS_AT_ONCE = 20
+# The time limit of a job may exceed what a system call can wait for.
+_SELECT_SECONDS_MAX = 3600.0
 
 
 class _QueuedOrder(Struct, frozen=True):
     launch: Launch
     encoded_launch: bytes
     handler: LoadedHandler
-    since: float
+    queued_at: float
 
     @property
     def key(self) -> Key:
@@ -85,14 +88,16 @@ class ForkServer:
         self._children_by_pid: dict[int, ForkedChild] = {}
         self._attempts: dict[Key, RunningAttempt] = {}
         self._queues_by_class: defaultdict[str, deque[_QueuedOrder]] = defaultdict(deque)
-        self._last_start_at: dict[str, float] = {}
+        self._last_start_by_class: dict[str, float] = {}
         self._idle_children: list[ForkedChild] = []
         # By pipe: its child, and when it is read again.
         self._paused_pipes: dict[int, tuple[ForkedChild, float]] = {}
+        # Processes that delete directories.
         self._cleaner_pids: set[int] = set()
         self._forks = 0
         # Kept for other children, because making and removing a directory takes 1 ms of an attempt's 12.
         self._free_homes: list[Path] = []
+        # When gathered messages are sent; infinite while none are gathered.
         self._flush_at = math.inf
         self._sweep_seconds = _SWEEP_SECONDS
         self._is_closing = False
@@ -145,7 +150,6 @@ class ForkServer:
         times += [self._return_time(queue[0]) for queue in self._queues_by_class.values() if queue]
         times.append(self._flush_at)
         times += [child.idle_since + self._begin.idle_seconds for child in self._idle_children[:1]]
-        # A time limit from a row may exceed what a system call can wait for.
         return min(max(min(times, default=math.inf) - now, 0.0), _SELECT_SECONDS_MAX)
 
     # --- the daemon ---
@@ -209,7 +213,7 @@ class ForkServer:
             self._unsent.clear()
             return
         if self._unsent and any(self._queues_by_class.values()) and self._flush_at == math.inf:
-            # While orders wait here, the daemon has no free slot to fill: gather several small messages into one.
+            # The daemon has no free slot to fill, so messages may wait.
             self._flush_at = time.monotonic() + _GATHER_SECONDS
         if time.monotonic() < self._flush_at < math.inf:
             return
@@ -266,13 +270,14 @@ class ForkServer:
     def _start_queued_orders(self, now: float) -> None:
         for job_class, queue in self._queues_by_class.items():
             while queue and self._has_free_slot(job_class):
-                self._last_start_at[job_class] = now
+                self._last_start_by_class[job_class] = now
                 self._start(queue.popleft())
             while queue and now >= self._return_time(queue[0]):
                 self._return_order(queue[0], queue)
 
     def _return_time(self, queued: _QueuedOrder) -> float:
-        return max(queued.since, self._last_start_at.get(queued.job_class, 0.0)) + self._begin.wait_seconds
+        # Not while the class goes on starting orders.
+        return max(queued.queued_at, self._last_start_by_class.get(queued.job_class, 0.0)) + self._begin.wait_seconds
 
     def _return_order(self, queued: _QueuedOrder, queue: deque[_QueuedOrder]) -> None:
         queue.remove(queued)
@@ -302,7 +307,6 @@ class ForkServer:
             return
         self._attempts[queued.key] = RunningAttempt(queued.launch, child, seconds=seconds)
         self._children_by_pid[child.pid] = child
-        # Begin to read a few milliseconds later: a short attempt has ended by then, and one read gets all its messages.
         for pipe in child.pipes:
             self._paused_pipes[pipe] = (child, time.monotonic() + _FIRST_READ_SECONDS)
 

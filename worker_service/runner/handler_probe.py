@@ -63,11 +63,12 @@ def load_handlers(begin: Begin, control_fd: int) -> dict[str, LoadedHandler]:
         entry_points += registry.find_in_directory(begin.handlers_dir)
     # If not all types are wanted, probe the shipped handlers, too: unwanted ones then stay out of the fork server.
     must_probe_all = begin.tries_all or bool(begin.types)
-    unprobed = [] if must_probe_all else [found for found in entry_points if found.distribution == SHIPPED]
+    unprobed = [] if must_probe_all else [point for point in entry_points if point.distribution == SHIPPED]
     results = _import_shipped(unprobed, tables, seconds=begin.import_seconds * _SHARED_FRACTION)
-    probed = [found for found in entry_points if found not in results]
+    probed = [point for point in entry_points if point not in results]
     results |= _probe_all(probed, tables, begin.import_seconds, control_fd)
     loaded: dict[str, LoadedHandler] = {}
+    # Each job type with an entry point that provides it.
     claims: list[tuple[str, EntryPoint]] = []
     for entry_point in entry_points:
         result = results[entry_point]
@@ -177,7 +178,7 @@ def _schema(handler: Handler[Any]) -> str | None:
 def _import_shipped(
     entry_points: Iterable[EntryPoint], tables: Tables, *, seconds: float
 ) -> dict[EntryPoint, ProbeResult]:
-    # SIGALRM also ends an import that hangs in C code.
+    # If an import hangs, SIGALRM ends this process, also in C code. The pool then starts another fork server.
     signal.setitimer(signal.ITIMER_REAL, seconds)
     results = {entry_point: _describe_entry_point(entry_point, tables) for entry_point in entry_points}
     signal.setitimer(signal.ITIMER_REAL, 0)
@@ -194,8 +195,8 @@ def _probe_all(
     if len(entry_points) > 1:
         results = _run_probes([entry_points], tables, seconds * _SHARED_FRACTION, control_fd)
         sound = {entry_point: result for entry_point, result in results.items() if result.is_sound}
-    others = [[entry_point] for entry_point in entry_points if entry_point not in sound]
-    return sound | _run_probes(others, tables, seconds, control_fd)
+    alone = [[entry_point] for entry_point in entry_points if entry_point not in sound]
+    return sound | _run_probes(alone, tables, seconds, control_fd)
 
 
 def _run_probes(
@@ -210,8 +211,9 @@ def _run_probes(
     poll.register(control_fd, 0)
     deadline = time.monotonic() + seconds
     has_daemon = True
-    while running and has_daemon and (left := deadline - time.monotonic()) > 0:
-        for descriptor, _ in poll.poll(left * 1000):
+    while running and has_daemon and time.monotonic() < deadline:
+        milliseconds_left = max(0.0, deadline - time.monotonic()) * 1000
+        for descriptor, _ in poll.poll(milliseconds_left):
             if descriptor == control_fd:
                 has_daemon = False
             elif running[descriptor].is_complete():

@@ -54,8 +54,11 @@ from worker_service.runner.protocol import (
 )
 
 PING_SECONDS = 10.0
+# A fork server that leaves more pings unanswered is taken for dead.
 UNANSWERED_PINGS_MAX = 6
+# Until a fork server has described its handlers, besides the time for imports.
 _START_SECONDS = 40.0
+# Until a fork server has stopped its children and ended, and until one that has closed its socket has exited.
 _CLOSE_SECONDS = 15.0
 _EXIT_SECONDS = 2.0
 # Time in a turn of the loop to kill the processes of a dead fork server. The next turn goes on.
@@ -123,7 +126,9 @@ class LocalPool:
         self._wakeup_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll.register(self._wakeup_fd, select.EPOLLIN)
         self._connection: ForkServerConnection | None = None
+        # Names of the environment variables that a handler of the job type gets.
         self._variables_by_type: Mapping[str, Sequence[str]] = {}
+        # For the next `take_events`, besides those that it receives.
         self._own_events: list[AttemptEvent] = []
 
     def start(self, meanwhile: Callable[[], float] | None = None) -> Sequence[HandlerDescription]:
@@ -249,17 +254,17 @@ class LocalPool:
         own_end, far_end = socket.socketpair()
         own_end.setblocking(False)
         lock = self._begin.lock_fd
-        passed = [far_end.fileno(), *([] if lock is None else [lock])]
-        path = [*map(str, self._extra_path), *filter(None, [os.environ.get("PYTHONPATH")])]
+        inherited_fds = [far_end.fileno(), *([] if lock is None else [lock])]
+        python_path = [*map(str, self._extra_path), *filter(None, [os.environ.get("PYTHONPATH")])]
         environment = self._process_environment()
-        if path:
-            environment["PYTHONPATH"] = os.pathsep.join(path)
+        if python_path:
+            environment["PYTHONPATH"] = os.pathsep.join(python_path)
         try:
             process = subprocess.Popen(
-                [sys.executable, "-P", "-m", self.module, *map(str, passed)],
+                [sys.executable, "-P", "-m", self.module, *map(str, inherited_fds)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                pass_fds=passed,
+                pass_fds=inherited_fds,
                 env=environment,
                 start_new_session=True,
             )
@@ -292,8 +297,8 @@ class LocalPool:
             now = time.monotonic()
             if now >= deadline:
                 raise ChildError(f"the fork server has not described its handlers within {seconds:g} s")
-            left = max(0.0, min(deadline, next_call_at) - now)
-            select.select([connection.socket], [connection.socket] if connection.unsent else [], [], left)
+            seconds_left = max(0.0, min(deadline, next_call_at) - now)
+            select.select([connection.socket], [connection.socket] if connection.unsent else [], [], seconds_left)
             self._own_events += self._receive(connection)
             if connection.is_broken:
                 try:
@@ -377,8 +382,8 @@ class LocalPool:
             # The next turn of the loop tries again.
             os.eventfd_write(self._wakeup_fd, 1)
             return []
-        # Ended attempts have moved their files out of these directories. Delete those of unfinished attempts.
         keys = sorted(connection.running_keys)
+        # The files of ended attempts are no longer in the homes of children.
         homes = self._staging_root.glob("child-*")
         for folder in (*homes, *(self._staging_root / attempt_name(key) for key in keys)):
             shutil.rmtree(folder, ignore_errors=True)

@@ -55,10 +55,13 @@ from worker_service.runner.questions import decode_question
 
 # Raise it with each change of a message: during an upgrade, an old process may meet a new one.
 VERSION = 8
+# Largest message of a child.
 FRAME_BYTES_MAX = 8 << 20
+# Largest message to a child, or between daemon and fork server.
 RELAY_BYTES_MAX = 4 * FRAME_BYTES_MAX
-_NAME_CHARACTERS_MAX = 1000
-_SHORT_NAME_CHARACTERS_MAX = 200
+# For names of files, crawls and their items; and for all other names.
+_NAME_CHARACTERS_MAX, _SHORT_NAME_CHARACTERS_MAX = 1000, 200
+# JSON numbers are exact up to this one.
 _NUMBER_MAX = 2**53
 _DIGEST = re.compile(r"(?:[0-9a-f]{64})?")
 _MD5 = re.compile(r"(?:[0-9a-f]{32})?")
@@ -69,7 +72,7 @@ class Garbled(ValueError):
     pass
 
 
-# The fork server reports the other ones.
+# Ends that a child may report. The fork server reports the others.
 _CHILD_OUTCOMES = (How.DONE, How.RETRYABLE, How.PERMANENT, How.SNOOZED, How.OUT_OF_MEMORY)
 
 

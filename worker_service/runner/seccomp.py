@@ -142,10 +142,10 @@ def program(
     network: bool, starts_programs: bool, guards_truncation: bool
 ) -> tuple[ctypes.Array[ctypes.c_char], ctypes.Array[ctypes.c_char]] | None:
     """Return `struct sock_fprog` and its instructions; the caller keeps both alive."""
-    here = this_machine()
-    if here is None:
+    architecture = this_machine()
+    if architecture is None:
         return None
-    code = compiled(rules(network, starts_programs, guards_truncation), here)
+    code = compiled(rules(network, starts_programs, guards_truncation), architecture)
     memory = ctypes.create_string_buffer(code, len(code))
     return ctypes.create_string_buffer(struct.pack("@HP", len(code) // 8, ctypes.addressof(memory))), memory
 
@@ -166,6 +166,7 @@ def rules(network: bool, starts_programs: bool, guards_truncation: bool) -> list
 
 
 def _limit_rules() -> list[FilterRule]:
+    # Refuse limits of other processes (pid 0 is the caller), and RLIMIT_RTTIME, the mark of a child's processes.
     return [
         FilterRule(["prlimit64"], _EPERM, [_differs(0, 0)]),
         FilterRule(["prlimit64"], _EPERM, [_equals(1, resource.RLIMIT_RTTIME)]),
@@ -244,13 +245,14 @@ class _Instruction(Struct, frozen=True):
     if_false: str = ""
 
 
-def compiled(given: Sequence[FilterRule], on: Architecture) -> bytes:
-    guards = [FilterRule([], _KILL, [Condition(_ARCHITECTURE, _EQUAL, on.audit_architecture, is_true=False)])]
-    if on.has_x32:
+def compiled(filter_rules: Sequence[FilterRule], architecture: Architecture) -> bytes:
+    # The numbers of calls mean other calls on another architecture.
+    guards = [FilterRule([], _KILL, [Condition(_ARCHITECTURE, _EQUAL, architecture.audit_architecture, is_true=False)])]
+    if architecture.has_x32:
         guards.append(FilterRule([], _KILL, [Condition(_NUMBER, _AT_LEAST, _X32_NUMBERS)]))
     program: list[_Instruction | str] = []
-    for number, rule in enumerate((*guards, *given)):
-        program += _compiled_rule(rule, on.numbers, f"rule {number}")
+    for number, rule in enumerate((*guards, *filter_rules)):
+        program += _compiled_rule(rule, architecture.numbers, f"rule {number}")
     return _assembled([*program, _Instruction(_RETURN, _ALLOW)])
 
 

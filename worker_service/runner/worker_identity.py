@@ -147,7 +147,9 @@ class Fate(Enum):
     ALIVE = "alive"
     # Its daemon is dead, but not its fork server or a child.
     DYING = "dying"
+    # It has not beaten for `orphan_after`, but may be alive.
     SILENT = "silent"
+    # None of its processes holds the lock, or its machine has been restarted.
     GONE = "dead"
 
 
