@@ -1,4 +1,4 @@
-"""What all pages share: templates, navigation, routes with a session.
+"""Shared by all pages: templates, navigation, routes with a session.
 
 Templates escape every value; scripts and styles are files, since the Content-Security-Policy allows no others.
 """
@@ -40,7 +40,7 @@ QUEUE_TABS = (
 _TABS_FOR_ALL_OWNERS = ("/workers",)
 
 
-class Place(Struct, frozen=True):
+class NavigationLink(Struct, frozen=True):
     path: str
     label: str
     current: str
@@ -67,58 +67,59 @@ def render(
     headers: Mapping[str, str] | None = None,
     **values: object,
 ) -> HTMLResponse:
-    """Blocks: it reads the database, except for an error page, since the error may be the database's."""
+    """Render a page. Reads the database, except for an error page, since the error may be the database's."""
     visitor = request.scope.get("state", {}).get("visitor")
     path = request.url.path
-    being_read, failures, flash = 0, 0, None
+    documents_being_read, failure_count, flash = 0, 0, None
     if visitor is not None and status < HTTPStatus.BAD_REQUEST:
         with session_of(request) as session:
-            being_read = session.library.count(IndexStatus.INDEXING, owner=visitor.owner)
-            failures = sum(session.job_queries.count_failures(visitor.owner).values()) if _is_queue_tab(path) else 0
+            documents_being_read = session.library.count(IndexStatus.INDEXING, owner=visitor.owner)
+            if _is_queue_tab(path):
+                failure_count = sum(session.job_queries.count_failures(visitor.owner).values())
             flash = flash_of(session, request)
     shared = {
         "request": request,
         "visitor": visitor,
-        "places": _places(path),
-        "queue_tabs": _queue_tabs(path, failures, has_all_owners=visitor is None or visitor.owner is None),
-        "being_read": being_read,
+        "navigation": _navigation(path),
+        "queue_tabs": _queue_tabs(path, failure_count, has_all_owners=visitor is None or visitor.owner is None),
+        "documents_being_read": documents_being_read,
         "version": VERSION,
         "flash": flash,
     }
     return HTMLResponse(templates().get_template(template).render(shared | values), status, dict(headers or {}))
 
 
-def _places(path: str) -> list[Place]:
-    return [Place(place, label, _aria_current(place, path)) for place, label in NAVIGATION]
+def _navigation(path: str) -> list[NavigationLink]:
+    return [NavigationLink(target, label, _aria_current(target, path)) for target, label in NAVIGATION]
 
 
-def _aria_current(place: str, path: str) -> str:
-    if place == "/queue":
+def _aria_current(target: str, path: str) -> str:
+    if target == "/queue":
         return "true" if any(_is_at_or_below(tab, path) for tab, _ in QUEUE_TABS) else ""
-    if path == place:
+    if path == target:
         return "page"
-    return "true" if _is_at_or_below(place, path) else ""
+    return "true" if _is_at_or_below(target, path) else ""
 
 
-def _is_at_or_below(place: str, path: str) -> bool:
-    return path == place or path.startswith(f"{place}/")
+def _is_at_or_below(target: str, path: str) -> bool:
+    return path == target or path.startswith(f"{target}/")
 
 
 def _is_queue_tab(path: str) -> bool:
     return path in dict(QUEUE_TABS)
 
 
-def _queue_tabs(path: str, failures: int, *, has_all_owners: bool) -> list[Place]:
+def _queue_tabs(path: str, failure_count: int, *, has_all_owners: bool) -> list[NavigationLink]:
     if not _is_queue_tab(path):
         return []
     return [
-        Place(tab, label, "page" if path == tab else "", failures if tab == "/failures" else 0)
+        NavigationLink(tab, label, "page" if path == tab else "", failure_count if tab == "/failures" else 0)
         for tab, label in QUEUE_TABS
         if has_all_owners or tab not in _TABS_FOR_ALL_OWNERS
     ]
 
 
-def page(path: str, respond: Callable[[Request, Session], Response], methods: Sequence[str] = ("GET",)) -> Route:
+def page_route(path: str, respond: Callable[[Request, Session], Response], methods: Sequence[str] = ("GET",)) -> Route:
     def respond_in_session(request: Request) -> Response:
         with session_of(request) as session:
             return respond(request, session)

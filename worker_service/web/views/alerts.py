@@ -63,7 +63,7 @@ def _service_alerts(overview: Overview) -> Iterator[Alert]:
             advice = "Free some space, for example by removing documents that are no longer needed."
             yield Alert(Level.CRITICAL, "The disk is nearly full", reason.detail, advice)
         elif reason.code == "STANDSTILL":
-            # A paused type has its own alert.
+            # `_pause_alerts` reports each pause.
             if overview.standstill[0].code != "PAUSED":
                 yield _standstill_alert(overview.standstill)
         elif reason.code == "READ_ONLY":
@@ -95,9 +95,9 @@ def _missing_program_alerts(session: Session) -> Iterator[Alert]:
     for handler in session.overview.missing_handlers():
         title = f"No {handler.job_type} job can start"
         yield Alert(Level.WARNING, title, handler.missing or "", capitalised(handler.missing_remedy))
-    for waiting in session.overview.jobs_without_handler():
-        title = f"{counted(waiting.jobs, f'{waiting.job_type} job')} wait for a missing program"
-        yield Alert(Level.WARNING, title, waiting.newest_message or "", capitalised(waiting.newest_remedy or ""))
+    for count in session.overview.jobs_without_handler():
+        title = f"{counted(count.jobs, f'{count.job_type} job')} wait for a missing program"
+        yield Alert(Level.WARNING, title, count.newest_message or "", capitalised(count.newest_remedy or ""))
 
 
 def _schedule_alerts(session: Session) -> Iterator[Alert]:

@@ -29,7 +29,7 @@ from worker_service.web.parameters import parse_number, query_of
 from worker_service.web.resources.batches import BatchesQuery, list_batches, visible_batch
 from worker_service.web.resources.jobs import owner_for
 from worker_service.web.resources.read_requests import source_jobs
-from worker_service.web.views import page, render
+from worker_service.web.views import page_route, render
 from worker_service.web.views.filter_links import FilterLink, same_page
 from worker_service.web.views.flash_messages import redirect
 from worker_service.web.views.reading_progress import ReadingProgress, batch_progress, reading_progress, time_left
@@ -72,6 +72,7 @@ STATES: Mapping[BatchState, str] = {
     BatchState.ACTIVE: "Reading", BatchState.WAITING: "Waiting", BatchState.STOPPED: "Stopped",
     BatchState.DONE: "Done", BatchState.FAILED: "Done, with failures",
 }  # fmt: skip
+# CSS classes.
 _TONES: Mapping[BatchState, str] = {
     BatchState.ACTIVE: "reading", BatchState.WAITING: "wait", BatchState.STOPPED: "warn",
     BatchState.DONE: "ok", BatchState.FAILED: "warn",
@@ -85,7 +86,7 @@ _FILE_STATES: Mapping[IndexStatus, str] = {
 class BatchRow(Struct, frozen=True):
     batch: Batch
     state: str
-    """A batch with 42 of 47 files read has not failed."""
+    """Label of the state: "Done, with failures" for FAILED, since most files may have been read."""
     tone: str
     progress: ReadingProgress
     actions: Sequence[str]
@@ -113,7 +114,7 @@ def batches_page(request: Request, session: Session) -> Response:
         query=query,
         newest=same_page(request, before=None) if query.before else "",
         older=same_page(request, before=listing.next) if listing.next else "",
-        labels=ACTIONS,
+        batch_actions=ACTIONS,
     )
 
 
@@ -151,7 +152,7 @@ def batch_page(request: Request, session: Session) -> Response:
         filters=_file_filters(progress, f"/batches/{batch.id}", query.files),
         documents=documents,
         progress_by_document_id=reading_progress(session, being_read),
-        labels=ACTIONS,
+        batch_actions=ACTIONS,
     )
 
 
@@ -200,6 +201,7 @@ def _allowed_actions(details: BatchDetails) -> Sequence[str]:
         return ["resume", "rm" if progress.jobs == progress.jobs_ended else "cancel"]
     if batch.state.is_ended:
         return [*retry, "rm"]
+    # A batch that waits for the one that replaced it can be resumed before that one ends.
     resume = ["resume"] if batch.replaced_by is not None else []
     return [*resume, "stop", *retry, "cancel"]
 
@@ -302,10 +304,10 @@ def _form_page(request: Request, form: Mapping[str, str], problem: str = "", sta
 
 
 routes = [
-    page("/batches", batches_page),
+    page_route("/batches", batches_page),
     Route("/batches/new", new_batch_form),
     Route("/batches/new", add_batch, methods=["POST"]),
-    page("/batches/{batch_id:id}", batch_page),
-    page("/batches/{batch_id:id}/{verb}", confirm_action),
-    page("/batches/{batch_id:id}/{verb}", run_action, methods=["POST"]),
+    page_route("/batches/{batch_id:id}", batch_page),
+    page_route("/batches/{batch_id:id}/{verb}", confirm_action),
+    page_route("/batches/{batch_id:id}/{verb}", run_action, methods=["POST"]),
 ]

@@ -31,7 +31,7 @@ def draw_bars(
     *,
     failures: Sequence[int] = (),
     is_bad: bool = False,
-    format_value: Callable[[float], str] = "{:,}".format,
+    format_value: Callable[[float], str] = lambda value: f"{value:,}",
 ) -> Markup:
     """Draw a bar per hour, with `failures` at its foot; the last one is still growing."""
     highest = max([*values, 1])
@@ -59,12 +59,13 @@ def _bar(x: float, height: float, step: float, color: str) -> str:
     )
 
 
-def _svg(bars: Sequence[str], highest: str, hours: int, label: str) -> Markup:
+def _svg(bars: Sequence[str], highest_text: str, hours: int, label: str) -> Markup:
     base = HEIGHT - _FOOT
+    # The distances 4 and 5 lift the baselines of the texts off the edge and the bars.
     return Markup(
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(label)}">{"".join(bars)}'
         f'<line class="base" x1="0" y1="{base}.5" x2="{WIDTH}" y2="{base}.5"/>'
         f'<text x="0" y="{HEIGHT - 4}">{hours} h ago</text>'
         f'<text x="{WIDTH}" y="{HEIGHT - 4}" text-anchor="end">now</text>'
-        f'<text x="0" y="{_TOP - 5}">{escape(highest)}</text></svg>'
+        f'<text x="0" y="{_TOP - 5}">{escape(highest_text)}</text></svg>'
     )

@@ -28,7 +28,7 @@ from worker_service.services.page_images import WIDTHS, why_no_image
 from worker_service.services.session import Session
 from worker_service.web.parameters import NUMBER_MAX, query_of
 from worker_service.web.resources.documents import requested_document
-from worker_service.web.views import page, render
+from worker_service.web.views import page_route, render
 from worker_service.web.views.documents import state_words
 from worker_service.web.views.page_view import DOUBTFUL, page_view
 from worker_service.web.views.reading_progress import reading_progress
@@ -36,7 +36,7 @@ from worker_service.web.views.reading_progress import reading_progress
 _RAIL_PAGES_MAX = 41
 _HARD_PAGES_SHOWN = 30
 _JOBS_SHOWN = 200
-_COUNTED_HIT_PAGES_MAX = 200
+_COUNTED_MATCHING_PAGES_MAX = 200
 _METHODS: Mapping[str, str] = {
     "layer": "text of its own", "ocr": "recognised", "rows": "rows of a spreadsheet", "blank": "blank",
     "partial": "recognised in part, because its picture is damaged",
@@ -71,10 +71,12 @@ class ReaderQuery(Struct, frozen=True):
 
 
 class RailPage(Struct, frozen=True):
+    """A link in the strip of pages beside the document."""
+
     number: int
-    is_here: bool
-    is_hit: bool
-    is_hard: bool
+    is_current: bool
+    has_match: bool
+    is_hard_to_read: bool
 
 
 class MatchPlace(Struct, frozen=True):
@@ -107,12 +109,12 @@ def document_page(request: Request, session: Session) -> Response:
     query = replace(query, q=query.q.strip())
     document = requested_document(session, request)
     details = documents.get_document_details(session, document.id)
-    hit_pages = _hit_pages(session, document.id, query.q) if query.q else []
+    matching_pages = _matching_pages(session, document.id, query.q) if query.q else []
     last = max((page.number for page in details.page_items), default=0)
-    number = min(query.page or next(iter(hit_pages), 1), last) or 1
+    number = min(query.page or next(iter(matching_pages), 1), last) or 1
     query = replace(query, page=number)
     view = page_view(session, document.id, number, request.app.state.renderer, query=query.q) if last else None
-    match_counts = _matches_by_page(session, document.id, hit_pages, query.q)
+    match_counts = _matches_by_page(session, document.id, matching_pages, query.q)
     jobs_of_document = jobs.list_jobs(session, Selector(document_ids=(document.id,)), limit=_JOBS_SHOWN).items
     is_being_read = document.status is IndexStatus.INDEXING
     has_failed = document.status is IndexStatus.FAILED
@@ -127,8 +129,9 @@ def document_page(request: Request, session: Session) -> Response:
         view=view,
         number=number,
         last=last,
-        match=_match_place(query, document.id, hit_pages, view.hits if view else 0, match_counts),
-        rail=_rail(details.page_items, set(hit_pages), set(hard_pages), number),
+        match=_match_place(query, document.id, matching_pages, view.match_count if view else 0, match_counts),
+        rail=_rail(details.page_items, set(matching_pages), set(hard_pages), number),
+        is_hard_to_read=number in hard_pages,
         hard_pages=hard_pages[:_HARD_PAGES_SHOWN],
         hard_count=len(hard_pages),
         zooms=_ZOOMS,
@@ -141,7 +144,7 @@ def document_page(request: Request, session: Session) -> Response:
         failure=explanation_of(document.error_code or "") if has_failed else None,
         may_read_again=not has_failed or may_read_again(document.error_code or ""),
         waits_for=_first_gate(session, jobs_of_document) if document.status is IndexStatus.QUEUED else None,
-        failed_job=_failed_job(session, jobs_of_document),
+        failed_job_id=_failed_job_id(session, jobs_of_document),
         has_password=passwords.is_stored(session.settings.workspace, document),
         follow_ups=tags.actions_of_document(session, document.id),
         generations=_generations(jobs_of_document),
@@ -150,11 +153,13 @@ def document_page(request: Request, session: Session) -> Response:
     )
 
 
-def _rail(pages: Sequence[PageSummary], hits: Collection[int], hard: Collection[int], here: int) -> list[RailPage]:
-    index = next((index for index, page in enumerate(pages) if page.number >= here), 0)
+def _rail(
+    pages: Sequence[PageSummary], matching: Collection[int], hard: Collection[int], current: int
+) -> list[RailPage]:
+    index = next((index for index, page in enumerate(pages) if page.number >= current), 0)
     begin = max(0, min(index - _RAIL_PAGES_MAX // 2, len(pages) - _RAIL_PAGES_MAX))
     numbers = [page.number for page in pages[begin : begin + _RAIL_PAGES_MAX]]
-    return [RailPage(number, number == here, number in hits, number in hard) for number in numbers]
+    return [RailPage(number, number == current, number in matching, number in hard) for number in numbers]
 
 
 def _is_hard(page: PageSummary) -> bool:
@@ -162,16 +167,17 @@ def _is_hard(page: PageSummary) -> bool:
 
 
 def _match_place(
-    query: ReaderQuery, document_id: int, hit_pages: Sequence[int], matches_on_page: int, counts: Mapping[int, int]
+    query: ReaderQuery, document_id: int, matching_pages: Sequence[int], matches_on_page: int, counts: Mapping[int, int]
 ) -> MatchPlace:
     """Return the place of the chosen match. `counts` has the matches by page, or is empty."""
-    here = query.page or 1
+    current_page = query.page or 1
     number = matches_on_page if query.match == _LAST_MATCH else min(max(query.match, 1), matches_on_page)
-    if matches_on_page and counts.get(here) != matches_on_page:
+    if matches_on_page and counts.get(current_page) != matches_on_page:
         # This page has only some of the words, and `counts` has the pages with all of them.
         counts = {}
     link = partial(query.link, document_id)
-    earlier, later = [page for page in hit_pages if page < here], [page for page in hit_pages if page > here]
+    earlier = [page for page in matching_pages if page < current_page]
+    later = [page for page in matching_pages if page > current_page]
     previous_url = next_url = ""
     if number > 1:
         previous_url = link(match=number - 1)
@@ -181,11 +187,11 @@ def _match_place(
         next_url = link(match=number + 1)
     elif later:
         next_url = link(page=later[0], match=1)
-    matches_before = sum(count for page, count in counts.items() if page < here)
+    matches_before = sum(count for page, count in counts.items() if page < current_page)
     return MatchPlace(
         number_on_page=number,
         matches_on_page=matches_on_page,
-        page_count=len(hit_pages),
+        page_count=len(matching_pages),
         matches_before=matches_before,
         total=sum(counts.values()),
         previous_url=previous_url,
@@ -193,16 +199,18 @@ def _match_place(
     )
 
 
-def _hit_pages(session: Session, document_id: int, query: str) -> Sequence[int]:
+def _matching_pages(session: Session, document_id: int, query: str) -> Sequence[int]:
     try:
         return session.search.page_numbers(document_id, query)
     except BadInput:  # the query has no letter and no digit
         return []
 
 
-def _matches_by_page(session: Session, document_id: int, hit_pages: Sequence[int], query: str) -> Mapping[int, int]:
+def _matches_by_page(
+    session: Session, document_id: int, matching_pages: Sequence[int], query: str
+) -> Mapping[int, int]:
     """Return nothing if there are too many pages to count."""
-    if not 0 < len(hit_pages) <= _COUNTED_HIT_PAGES_MAX:
+    if not 0 < len(matching_pages) <= _COUNTED_MATCHING_PAGES_MAX:
         return {}
     return session.search.match_counts(document_id, query)
 
@@ -225,12 +233,12 @@ def _generations(jobs_of_document: Sequence[Job]) -> list[Generation]:
 
 
 def _first_gate(session: Session, jobs_of_document: Sequence[Job]) -> Gate | None:
-    pending = [job.id for job in jobs_of_document if job.status is Status.PENDING]
-    return next(iter(session.gates.explain(pending[-1])), None) if pending else None
+    newest_first = [job.id for job in jobs_of_document if job.status is Status.PENDING]
+    return next(iter(session.gates.explain(newest_first[-1])), None) if newest_first else None
 
 
-def _failed_job(session: Session, jobs_of_document: Sequence[Job]) -> int | None:
-    """Return the job whose failure needs attention."""
+def _failed_job_id(session: Session, jobs_of_document: Sequence[Job]) -> int | None:
+    """Return a job whose failure needs attention."""
     failed = [job.id for job in jobs_of_document if job.status is Status.FAILED]
     return next(iter(session.job_queries.failing_jobs(owner=None, code=None, ids=failed)), None) if failed else None
 
@@ -244,4 +252,4 @@ def _reading_options(document: Document) -> dict[str, str]:
     }
 
 
-routes = [page("/documents/{document_id:id}", document_page)]
+routes = [page_route("/documents/{document_id:id}", document_page)]

@@ -23,7 +23,7 @@ from worker_service.web.parameters import query_of
 from worker_service.web.resources.documents import requested_document
 from worker_service.web.resources.jobs import refuse_server_files
 from worker_service.web.resources.read_requests import WrongPassword, submit_reindex, unlock_document
-from worker_service.web.views import in_rendering_thread, page, render
+from worker_service.web.views import in_rendering_thread, page_route, render
 from worker_service.web.views.flash_messages import redirect
 
 
@@ -121,12 +121,12 @@ def forget_password(request: Request, session: Session) -> Response:
 
 
 routes = [
-    page("/documents/{document_id:id}/tags", set_tags, methods=["POST"]),
-    page("/documents/{document_id:id}/reindex", reindex_form),
-    page("/documents/{document_id:id}/reindex", reindex, methods=["POST"]),
+    page_route("/documents/{document_id:id}/tags", set_tags, methods=["POST"]),
+    page_route("/documents/{document_id:id}/reindex", reindex_form),
+    page_route("/documents/{document_id:id}/reindex", reindex, methods=["POST"]),
     Route("/documents/{document_id:id}/password", password_form),
     Route("/documents/{document_id:id}/password", password, methods=["POST"]),
-    page("/documents/{document_id:id}/password/forget", forget_password, methods=["POST"]),
-    page("/documents/{document_id:id}/remove", confirm_removal),
-    page("/documents/{document_id:id}/remove", remove, methods=["POST"]),
+    page_route("/documents/{document_id:id}/password/forget", forget_password, methods=["POST"]),
+    page_route("/documents/{document_id:id}/remove", confirm_removal),
+    page_route("/documents/{document_id:id}/remove", remove, methods=["POST"]),
 ]

@@ -22,7 +22,7 @@ from worker_service.web.middleware import form_of
 from worker_service.web.parameters import query_of, read_known_parameters
 from worker_service.web.resources.documents import DocumentsQuery, document_selector, zip_response
 from worker_service.web.resources.read_requests import submit_reindex
-from worker_service.web.views import page, render
+from worker_service.web.views import page_route, render
 from worker_service.web.views.flash_messages import redirect
 
 _AT_ONCE_MAX = 1000
@@ -165,7 +165,7 @@ def _list_path(query: ChosenQuery) -> str:
 
 
 routes = [
-    page("/documents/change", confirm_change),
-    page("/documents/change", apply_change, methods=["POST"]),
-    page("/documents.zip", files),
+    page_route("/documents/change", confirm_change),
+    page_route("/documents/change", apply_change, methods=["POST"]),
+    page_route("/documents.zip", files),
 ]

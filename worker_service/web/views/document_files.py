@@ -16,7 +16,7 @@ from worker_service.web.database_sessions import session_of
 from worker_service.web.parameters import query_of
 from worker_service.web.resources.documents import ImageQuery, page_image_response, requested_document
 from worker_service.web.streaming import WORKBOOK, stream_made_file
-from worker_service.web.views import in_rendering_thread, page
+from worker_service.web.views import in_rendering_thread, page_route
 
 
 @in_rendering_thread
@@ -88,8 +88,8 @@ def table(request: Request, session: Session) -> Response:
 
 routes = [
     Route("/documents/{document_id:id}/pages/{number:id}/image", image),
-    page("/documents/{document_id:id}/pages/{number:id}/tables/{table:id}.csv", table),
+    page_route("/documents/{document_id:id}/pages/{number:id}/tables/{table:id}.csv", table),
     Route("/documents/{document_id:id}/thumbnail", thumbnail),
-    page("/documents/{document_id:id}/files/{file_id:id}", file),
-    page("/documents/{document_id:id}/tables.xlsx", workbook),
+    page_route("/documents/{document_id:id}/files/{file_id:id}", file),
+    page_route("/documents/{document_id:id}/tables.xlsx", workbook),
 ]

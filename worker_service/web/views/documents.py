@@ -24,7 +24,7 @@ from worker_service.web.database_sessions import session_of
 from worker_service.web.parameters import query_of
 from worker_service.web.resources.documents import DocumentsQuery, document_selector, list_documents
 from worker_service.web.streaming import WORKBOOK, stream_lines, stream_made_file
-from worker_service.web.views import in_rendering_thread, page, render
+from worker_service.web.views import in_rendering_thread, page_route, render
 from worker_service.web.views.filter_links import FilterChip, FilterLink, filter_chip, same_page
 from worker_service.web.views.template_filters import capitalised
 
@@ -193,7 +193,7 @@ def _rows(request: Request) -> Iterator[tuple[object, ...]]:
 
 
 routes = [
-    page("/documents", documents_page),
+    page_route("/documents", documents_page),
     Route("/documents.csv", list_csv),
     Route("/documents.xlsx", list_workbook),
 ]

@@ -12,7 +12,7 @@ from worker_service.web.access import visitor_of
 from worker_service.web.middleware import form_of
 from worker_service.web.parameters import parse_number, query_of
 from worker_service.web.sign_in import safe_path
-from worker_service.web.views import page, render
+from worker_service.web.views import page_route, render
 from worker_service.web.views.filter_links import FilterLink, same_page
 from worker_service.web.views.flash_messages import redirect_after
 
@@ -69,7 +69,7 @@ def retry(request: Request, session: Session) -> Response:
 
 
 routes = [
-    page("/failures", failures_page),
-    page("/failures/dismiss", dismiss, methods=["POST"]),
-    page("/failures/retry", retry, methods=["POST"]),
+    page_route("/failures", failures_page),
+    page_route("/failures/dismiss", dismiss, methods=["POST"]),
+    page_route("/failures/retry", retry, methods=["POST"]),
 ]

@@ -19,7 +19,7 @@ from worker_service.services.overview import Overview
 from worker_service.services.session import Session
 from worker_service.web.access import Visitor, settings_of, visitor_of
 from worker_service.web.resources.batches import BatchesQuery, list_batches
-from worker_service.web.views import page, render
+from worker_service.web.views import page_route, render
 from worker_service.web.views.alerts import list_alerts
 from worker_service.web.views.reading_progress import ReadingProgress, batch_progress, reading_progress
 
@@ -91,4 +91,4 @@ def _batch_entry(session: Session, details: BatchDetails) -> ReadingNow:
     return ReadingNow(name, f"/batches/{batch.id}", next(iter(pictured), None), batch_progress(details))
 
 
-routes = [page("/", home)]
+routes = [page_route("/", home)]

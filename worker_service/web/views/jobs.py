@@ -36,7 +36,7 @@ from worker_service.web.resources import jobs as resource
 from worker_service.web.resources.batches import visible_batch
 from worker_service.web.resources.jobs import SEARCH_SECONDS_MAX, JobFilters, JobsQuery, visible_job
 from worker_service.web.sign_in import safe_path
-from worker_service.web.views import page, render
+from worker_service.web.views import page_route, render
 from worker_service.web.views.filter_links import FilterLink, same_page
 from worker_service.web.views.flash_messages import redirect, redirect_after
 from worker_service.web.views.template_filters import command, format_size, length
@@ -405,11 +405,11 @@ def _attempt_details(attempt: AttemptRow) -> Sequence[str]:
 
 
 routes = [
-    page("/jobs", jobs_page),
-    page("/jobs/change", preview_change),
-    page("/jobs/change", change, methods=["POST"]),
+    page_route("/jobs", jobs_page),
+    page_route("/jobs/change", preview_change),
+    page_route("/jobs/change", change, methods=["POST"]),
     Route("/jobs/new", enqueue_form),
     Route("/jobs/new", enqueue, methods=["POST"]),
-    page("/jobs/{job_id:id}", job_page),
-    page("/jobs/{job_id:id}/{verb}", change_one, methods=["POST"]),
+    page_route("/jobs/{job_id:id}", job_page),
+    page_route("/jobs/{job_id:id}/{verb}", change_one, methods=["POST"]),
 ]

@@ -26,7 +26,7 @@ from worker_service.web.resources.documents import (
     search_scope,
 )
 from worker_service.web.streaming import WORKBOOK, stream_lines, stream_made_file
-from worker_service.web.views import in_rendering_thread, page, render
+from worker_service.web.views import in_rendering_thread, page_route, render
 
 ROWS = 25
 COLUMNS_MAX = 12
@@ -104,7 +104,7 @@ def _shade(count: int | None, highest: int) -> int:
 
 
 routes = [
-    page("/keywords", keywords),
+    page_route("/keywords", keywords),
     Route("/keywords.csv", counts_csv),
     Route("/keywords.xlsx", counts_workbook),
 ]

@@ -14,6 +14,7 @@ from worker_service.jobs.markdown import DIVIDED_WORD
 from worker_service.jobs.page_structure import StructuredPage
 
 TextRange = tuple[int, int]
+"""Begin and end in the text of the page."""
 
 
 class Mark(NamedTuple):
@@ -41,11 +42,11 @@ class TextBlock(Struct, frozen=True):
     rows: Sequence[Sequence[SheetCell]] = ()
 
 
-def marks_of(text: str, doubtful: Sequence[TextRange], hits: Sequence[TextRange]) -> list[Mark]:
+def marks_of(text: str, doubtful: Sequence[TextRange], matches: Sequence[TextRange]) -> list[Mark]:
     marks = [Mark()] * len(text)
     for begin, end in doubtful:
         marks[begin:end] = [Mark(0, True)] * len(marks[begin:end])
-    for number, (begin, end) in enumerate(hits, 1):
+    for number, (begin, end) in enumerate(matches, 1):
         marks[begin:end] = [Mark(number, mark.is_doubtful) for mark in marks[begin:end]]
     return marks
 
@@ -66,14 +67,15 @@ def text_blocks(page: StructuredPage, marks: Sequence[Mark]) -> Iterator[TextBlo
 
 
 def marked_cells(rows: Sequence[Sequence[Any]], text: str, marks: Sequence[Mark]) -> list[list[SheetCell]]:
-    """Each row is a line of the text, whose tabs separate the cells."""
+    """Mark the cells. Each row is a line of `text`, whose tabs separate the cells."""
     cells: list[list[SheetCell]] = []
     lines, begin = text.splitlines(keepends=True), 0
     for row, line in zip_longest(rows, lines[: len(rows)], fillvalue=""):
         matches: list[list[int]] = [[] for _ in row]
         column = 0
         for character, mark in zip(line, marks[begin : begin + len(line)], strict=False):
-            column += character == "\t"
+            if character == "\t":
+                column += 1
             if mark.match and column < len(row):
                 matches[column].append(mark.match)
         begin += len(line)
@@ -84,6 +86,7 @@ def marked_cells(rows: Sequence[Sequence[Any]], text: str, marks: Sequence[Mark]
 def _runs(page: StructuredPage, block: Block, marks: Sequence[Mark]) -> list[TextRun]:
     keeps_lines = block.role is Role.CODE
     text = page.text[block.begin : block.end].strip("\r\n") if keeps_lines else page.text_of(block)
+    # The text of a block may begin later than the block, at its first character that is no space.
     begin = page.text.find(text, block.begin)
     shown = zip(text, marks[begin : begin + len(text)], strict=True) if keeps_lines else _flow(text, marks[begin:])
     return [

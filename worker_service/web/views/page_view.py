@@ -45,7 +45,7 @@ class PageView(Struct, frozen=True):
     blocks: Sequence[TextBlock]
     boxes: Sequence[WordBox]
     size: tuple[float, float] | None
-    hits: int
+    match_count: int
     sheet: str = ""
     first_row: int = 1
     rows: Sequence[Sequence[SheetCell]] = ()
@@ -74,8 +74,8 @@ def page_view(
     )
     for page, structured in zip(nearby_pages, structure_of(iter(nearby_pages)), strict=True):
         if page.number == number:
-            hits = _find_hits(session, document_id, number, query) if query else []
-            return _page_view(session, document_id, page, structured, hits, renderer)
+            matches = _find_matches(session, document_id, number, query) if query else []
+            return _page_view(session, document_id, page, structured, matches, renderer)
     return None
 
 
@@ -84,7 +84,7 @@ def _page_view(
     document_id: int,
     page: PageResult,
     structured: StructuredPage,
-    hits: Sequence[TextRange],
+    matches: Sequence[TextRange],
     renderer: PageRenderer,
 ) -> PageView:
     layout, text = json.loads(page.layout or "{}"), page.text or ""
@@ -99,15 +99,15 @@ def _page_view(
     if recognised:
         for word, text_range in _locate_words(text, recognised):
             is_doubtful = word.confidence < DOUBTFUL
-            box = _box(word, text_range, hits)
+            box = _box(word, text_range, matches)
             if is_doubtful:
                 doubtful.append(text_range)
             if box.match or (is_doubtful and word.text.strip()):
                 boxes.append(box)
-    elif hits and "blocks" in layout:
-        hit_boxes = _hit_boxes(session, renderer, document_id, page, layout, hits)
-        boxes, lacks_boxes = hit_boxes or [], hit_boxes is None
-    size, marks = layout.get("size"), marks_of(text, doubtful, hits)
+    elif matches and "blocks" in layout:
+        match_boxes = _match_boxes(session, renderer, document_id, page, layout, matches)
+        boxes, lacks_boxes = match_boxes or [], match_boxes is None
+    size, marks = layout.get("size"), marks_of(text, doubtful, matches)
     return PageView(
         number=page.number,
         method=page.method,
@@ -115,7 +115,7 @@ def _page_view(
         blocks=list(text_blocks(structured, marks)),
         boxes=boxes[:_BOXES_MAX],
         size=(size[0], size[1]) if size else None,
-        hits=len(hits),
+        match_count=len(matches),
         sheet=layout.get("sheet", ""),
         first_row=layout.get("first", 1),
         rows=marked_cells(layout.get("values", ()), text, marks),
@@ -127,21 +127,23 @@ def _page_view(
     )
 
 
-# ── Search hits ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Matches ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _find_hits(session: Session, document_id: int, number: int, query: str) -> Sequence[TextRange]:
+def _find_matches(session: Session, document_id: int, number: int, query: str) -> Sequence[TextRange]:
     try:
         return session.search.match_ranges(document_id, number, query)
     except BadInput:  # the query has no letter and no digit
         return []
 
 
-def _match_of(text_range: TextRange, hits: Sequence[TextRange]) -> int:
+def _match_number(text_range: TextRange, matches: Sequence[TextRange]) -> int:
     """Return the number from 1 of the match that overlaps the range; 0 if there is none."""
     begin, end = text_range
-    overlaps = (number for number, (hit_begin, hit_end) in enumerate(hits, 1) if hit_begin < end and begin < hit_end)
-    return next(overlaps, 0)
+    for number, (match_begin, match_end) in enumerate(matches, 1):
+        if match_begin < end and begin < match_end:
+            return number
+    return 0
 
 
 # ── Words and their positions ─────────────────────────────────────────────────────────────────────────────────────────
@@ -173,18 +175,18 @@ def _locate_in_areas(
                 break
 
 
-def _box(word: PlacedWord, text_range: TextRange, hits: Sequence[TextRange]) -> WordBox:
+def _box(word: PlacedWord, text_range: TextRange, matches: Sequence[TextRange]) -> WordBox:
     width, height = round(word.x1 - word.x0, 1), round(word.y1 - word.y0, 1)
-    return WordBox(round(word.x0, 1), round(word.y0, 1), width, height, _match_of(text_range, hits))
+    return WordBox(round(word.x0, 1), round(word.y0, 1), width, height, _match_number(text_range, matches))
 
 
-def _hit_boxes(
+def _match_boxes(
     session: Session,
     renderer: PageRenderer,
     document_id: int,
     page: PageResult,
     layout: Any,
-    hits: Sequence[TextRange],
+    matches: Sequence[TextRange],
 ) -> list[WordBox] | None:
     """Return None if the page cannot be rendered in time: the stored text has boxes of paragraphs, not of words."""
     try:
@@ -194,7 +196,7 @@ def _hit_boxes(
     areas = [TextArea(*block[:6]) for block in layout["blocks"]]
     areas += [TextArea._make([*table["box"], table["begin"], table["end"]]) for table in layout.get("tables", ())]
     located = _locate_in_areas(page.text or "", image.words, areas)
-    boxes = [_box(word, text_range, hits) for word, text_range in located]
+    boxes = [_box(word, text_range, matches) for word, text_range in located]
     return [box for box in boxes if box.match]
 
 

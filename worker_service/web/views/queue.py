@@ -30,7 +30,7 @@ from worker_service.web.access import Visitor, visitor_of
 from worker_service.web.middleware import form_of
 from worker_service.web.parameters import parse_number, query_of
 from worker_service.web.resources.batches import visible_batch
-from worker_service.web.views import page, render
+from worker_service.web.views import page_route, render
 from worker_service.web.views.flash_messages import redirect
 from worker_service.web.views.reading_progress import ReadingProgress, reading_progress
 from worker_service.web.views.template_filters import capitalised
@@ -319,4 +319,4 @@ def _draw_curve(values: Sequence[int]) -> Markup:
     )
 
 
-routes = [page("/queue", queue), page("/workers/slots", change_slots, methods=["POST"])]
+routes = [page_route("/queue", queue), page_route("/workers/slots", change_slots, methods=["POST"])]

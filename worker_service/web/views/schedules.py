@@ -18,7 +18,7 @@ from worker_service.web.access import TokenScope, Visitor, visitor_of
 from worker_service.web.error_responses import NotAllowed, status_of
 from worker_service.web.middleware import form_of
 from worker_service.web.resources.schedules import add_schedule, change_schedule, list_schedules, run_schedule
-from worker_service.web.views import page, render
+from worker_service.web.views import page_route, render
 from worker_service.web.views.flash_messages import redirect
 
 # Choices of the form; "" stands for a cron expression.
@@ -152,10 +152,10 @@ def _form_page(
 
 
 routes = [
-    page("/schedules", schedules_page),
+    page_route("/schedules", schedules_page),
     # With `?name=` it changes a schedule. `/schedules/change` only pauses, resumes or removes one.
-    page("/schedules/new", schedule_form),
-    page("/schedules/new", save_schedule, methods=["POST"]),
-    page("/schedules/change", change_state, methods=["POST"]),
-    page("/schedules/run-now", run_schedule_now, methods=["POST"]),
+    page_route("/schedules/new", schedule_form),
+    page_route("/schedules/new", save_schedule, methods=["POST"]),
+    page_route("/schedules/change", change_state, methods=["POST"]),
+    page_route("/schedules/run-now", run_schedule_now, methods=["POST"]),
 ]

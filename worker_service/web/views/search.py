@@ -21,7 +21,7 @@ from worker_service.services.session import Session
 from worker_service.web.access import visitor_of
 from worker_service.web.parameters import query_of
 from worker_service.web.resources.documents import SearchQuery, search
-from worker_service.web.views import page, render
+from worker_service.web.views import page_route, render
 from worker_service.web.views.documents import PERIODS, owners_of
 from worker_service.web.views.filter_links import FilterChip, filter_chip, same_page
 from worker_service.web.views.template_filters import command
@@ -112,4 +112,4 @@ def _command_line(query: SearchPageQuery) -> str:
     return command("search", query.q.strip(), *options)
 
 
-routes = [page("/search", search_page)]
+routes = [page_route("/search", search_page)]

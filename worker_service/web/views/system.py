@@ -18,7 +18,7 @@ from worker_service.services.session import Session
 from worker_service.services.work_rates import Hour, work_by_hour
 from worker_service.settings.config import Settings
 from worker_service.web.access import visitor_of
-from worker_service.web.views import charts, page, render
+from worker_service.web.views import charts, page_route, render
 from worker_service.web.views.alerts import list_alerts
 from worker_service.web.views.charts import Chart
 from worker_service.web.views.template_filters import format_size, length
@@ -100,4 +100,4 @@ def _length(seconds: float | None) -> str:
     return "–" if seconds is None else length(seconds)
 
 
-routes = [page("/system", system)]
+routes = [page_route("/system", system)]

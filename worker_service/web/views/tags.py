@@ -14,7 +14,7 @@ from worker_service.services.session import Session
 from worker_service.web.access import visitor_of
 from worker_service.web.middleware import form_of
 from worker_service.web.resources.jobs import action_text, owner_for, refuse_server_files
-from worker_service.web.views import page, render
+from worker_service.web.views import page_route, render
 from worker_service.web.views.documents import owners_of
 from worker_service.web.views.flash_messages import redirect
 
@@ -51,4 +51,4 @@ def change_actions(request: Request, session: Session) -> Response:
     return redirect("/tags", message="action-added" if is_new else "nothing")
 
 
-routes = [page("/tags", tags_page), page("/tags/actions", change_actions, methods=["POST"])]
+routes = [page_route("/tags", tags_page), page_route("/tags/actions", change_actions, methods=["POST"])]

@@ -23,7 +23,7 @@ from worker_service.web.parameters import Id, query_of
 from worker_service.web.resources.batches import visible_batch
 from worker_service.web.resources.jobs import visible_job
 from worker_service.web.resources.read_requests import Upload, submit_upload
-from worker_service.web.views import page, render
+from worker_service.web.views import page_route, render
 from worker_service.web.views.documents import owners_of
 from worker_service.web.views.flash_messages import redirect
 from worker_service.web.views.reading_progress import ReadingProgress, reading_progress
@@ -115,4 +115,4 @@ def _submit(request: Request, form: ReceivedForm) -> Upload:
         return submit_upload(session, visitor_of(request), form)
 
 
-routes = [page("/upload", upload_page), Route("/upload", receive_upload, methods=["POST"])]
+routes = [page_route("/upload", upload_page), Route("/upload", receive_upload, methods=["POST"])]

@@ -23,7 +23,7 @@ from worker_service.web.resources.system import (
     unpause,
 )
 from worker_service.web.sign_in import safe_path
-from worker_service.web.views import page, render
+from worker_service.web.views import page_route, render
 from worker_service.web.views.flash_messages import describe_action, redirect
 
 _ACTIONS_MAX = 100
@@ -105,9 +105,9 @@ def undo(request: Request, session: Session) -> Response:
 
 
 routes = [
-    page("/workers", workers),
-    page("/workers/pause", add_pause, methods=["POST"]),
-    page("/workers/unpause", lift_pause, methods=["POST"]),
-    page("/activity", activity),
-    page("/activity/{action_id:id}/undo", undo, methods=["POST"]),
+    page_route("/workers", workers),
+    page_route("/workers/pause", add_pause, methods=["POST"]),
+    page_route("/workers/unpause", lift_pause, methods=["POST"]),
+    page_route("/activity", activity),
+    page_route("/activity/{action_id:id}/undo", undo, methods=["POST"]),
 ]
