@@ -47,7 +47,12 @@ def send(message: Message, context: Context[Any]) -> object:
     mail["Auto-Submitted"] = "auto-generated"
     mail.set_content(message.text)
     with _connected_server() as server:
-        server.send_message(mail)
+        try:
+            server.send_message(mail)
+        except smtplib.SMTPDataError as error:
+            # smtplib accepts only 250. RFC 5321, section 4.2.1: the first digit decides.
+            if not 200 <= error.smtp_code < 300:
+                raise
     context.log(f"sent to {to}")
     return {"to": to}
 

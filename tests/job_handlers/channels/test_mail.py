@@ -22,12 +22,14 @@ from worker_service.testing import How, run_handler
 class Inbox:
     """The messages that the server has received. `refusal` is its answer to each recipient instead.
 
-    `quit_answer` is its answer to QUIT. It cuts the connection if that is empty, and waits if it is None.
+    `data_answer` is its answer to the message, `quit_answer` to QUIT: it cuts the connection if that is empty, and does
+    not answer if it is None.
     """
 
     def __init__(self) -> None:
         self.received: list[tuple[list[str], Received]] = []
         self.refusal = ""
+        self.data_answer = "250 OK"
         self.quit_answer: str | None = "221 Bye"
 
     async def handle_RCPT(self, _: object, __: object, envelope: Envelope, address: str, ___: object) -> str:
@@ -39,7 +41,7 @@ class Inbox:
     async def handle_DATA(self, _: object, __: object, envelope: Envelope) -> str:
         assert isinstance(envelope.content, bytes)
         self.received.append((list(envelope.rcpt_tos), message_from_bytes(envelope.content)))
-        return "250 OK"
+        return self.data_answer
 
     async def handle_QUIT(self, server: SMTP, _: object, __: object) -> str:
         if self.quit_answer is None:
@@ -139,6 +141,12 @@ def test_a_message_that_the_server_has_accepted_is_sent_however_the_connection_e
 
     assert isinstance(notify_here(MESSAGE), Done)
     assert len(inbox.received) == 1
+
+
+def test_each_positive_answer_to_the_message_accepts_it(inbox: Inbox) -> None:
+    inbox.data_answer = "251 queued elsewhere"
+
+    assert isinstance(notify_here(MESSAGE), Done)
 
 
 def test_the_answer_to_quit_does_not_replace_the_refusal_of_a_message(inbox: Inbox) -> None:
