@@ -19,7 +19,7 @@ from worker_service.jobs.documents import CrawlItem, CrawlPage, DocumentFacts, D
 from worker_service.jobs.job import NewJob
 from worker_service.jobs.workspace_names import LinkFacts, Links, links_of
 from worker_service.store.opening import initialise, open_store
-from worker_service.workspace import take_workspace, update_due_links, update_links
+from worker_service.workspace import bind_to_database, update_due_links, update_links
 
 
 @pytest.fixture
@@ -335,14 +335,14 @@ def identity(path: Path) -> str:
 def test_a_database_may_use_its_workspace_again(tmp_path: Path) -> None:
     ours = identity(tmp_path / "a.db")
 
-    take_workspace(tmp_path / "workspace", ours)
-    take_workspace(tmp_path / "workspace", ours)
+    bind_to_database(tmp_path / "workspace", ours)
+    bind_to_database(tmp_path / "workspace", ours)
 
     assert identity(tmp_path / "a.db") == ours
 
 
 def test_another_database_may_not_use_the_workspace(tmp_path: Path) -> None:
-    take_workspace(tmp_path / "workspace", identity(tmp_path / "a.db"))
+    bind_to_database(tmp_path / "workspace", identity(tmp_path / "a.db"))
 
     with pytest.raises(ConfigError, match=r"belongs to another database.*WORKER_WORKSPACE"):
-        take_workspace(tmp_path / "workspace", identity(tmp_path / "b.db"))
+        bind_to_database(tmp_path / "workspace", identity(tmp_path / "b.db"))

@@ -171,7 +171,7 @@ def run_stopped_and_again(
     answers: Answers | None = None,
     **job: Unpack[JobFields],
 ) -> tuple[HandlerRun, HandlerRun]:
-    """Kill the attempt after its nth call, then run the job again with its last checkpoint and saved pages.
+    """Kill the attempt after `step` calls, then run the job again with its last checkpoint and saved pages.
 
     Calls are progress, log, checkpoint, save_page, save_pages and ask. The second run of a good handler ends as if
     there had been no first.
@@ -189,7 +189,7 @@ def run_stopped_and_again(
 
 
 def stopped_at(spec: str, job_type: str, step: int) -> Handler[Any]:
-    """Return a handler that is killed at its nth call. The child process calls this, in the wrapper module."""
+    """Return a handler that is killed after `step` calls. The wrapper module calls this in the child process."""
     handlers = load(EntryPoint("handler", spec, ""), {}).handlers
     handler = next(handler for handler in handlers if handler.job_type == job_type)
 
@@ -271,7 +271,7 @@ class _Runner:
             extra_handlers=[] if spec is None else [spec],
             is_without_installed=spec is not None,
         )
-        with open_pool(begin, extra_path=[*path, *_path_of_tests()]) as (pool, _):
+        with open_pool(begin, extra_path=[*path, *_import_paths_of_tests()]) as (pool, _):
             pool.launch(order)
             seconds = (order.timeout_seconds or 0) + _WAIT_SECONDS
             events: list[AttemptEvent] = []
@@ -306,7 +306,7 @@ def _spec_of(handler: Handler[Any]) -> str:
     raise LookupError(f"no attribute of the module of {handler.job_type}'s run is this handler: give it a name there")
 
 
-def _path_of_tests() -> list[Path]:
+def _import_paths_of_tests() -> list[Path]:
     return [
         Path(entry).absolute() for entry in sys.path if entry and not entry.startswith((sys.prefix, sys.base_prefix))
     ]

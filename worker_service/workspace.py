@@ -30,14 +30,13 @@ _LINKED_AT_ONCE = 50
 _WORKSPACE_ERRNOS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
 
-class PathOccupied(PagemillError):
-    code = "in_the_way"
+class PathOccupied(PagemillError, code="in_the_way"): ...
 
 
 # --- owner database ---
 
 
-def take_workspace(workspace: Path, database_id: str) -> None:
+def bind_to_database(workspace: Path, database_id: str) -> None:
     """Raise `ConfigError` if another database uses the workspace: both would have the same job ids."""
     workspace.mkdir(parents=True, exist_ok=True)
     try:
@@ -70,6 +69,7 @@ def fault_of_workspace(workspace: Path, database_id: str) -> ConfigError | None:
 def find_deleted_sources(
     store: Store, workspace: Path, owner: str, platform: str, source_keys: Collection[str]
 ) -> set[str]:
+    """Return the keys whose originals users have deleted from the workspace."""
     path_by_key = store.library.copies(owner, platform, source_keys) if source_keys else {}
     return {key for key, path in path_by_key.items() if not file_exists(workspace / path)}
 
@@ -96,24 +96,24 @@ def update_due_links(store: Store, workspace: Path) -> Sequence[str]:
 
 
 def update_links(store: Store, workspace: Path, document_ids: Sequence[int]) -> Sequence[str]:
-    """Save the documents' links, whose names the store makes unique, then the links on disk. Return errors."""
+    """Store the documents' links, whose names the store makes unique, then update the links on disk. Return errors."""
     errors: list[str] = []
-    links_before = {document_id: store.links.links_of(document_id) for document_id in document_ids}
+    stored_links = {document_id: store.links.links_of(document_id) for document_id in document_ids}
     changed = []
-    for document_id, present in links_before.items():
+    for document_id, stored in stored_links.items():
         try:
             facts = store.links.link_facts(document_id)
             links = Links(document_id) if facts is None else links_of(facts)
         except (PagemillError, ValueError) as error:
             errors.append(f"document {document_id}: {error}")
             continue
-        if not _has_links(links, present):
+        if not _are_stored(links, stored):
             changed.append(links)
     if changed:
         store.links.save_links(changed)
-    for document_id, present in links_before.items():
+    for document_id, stored in stored_links.items():
         target_by_path = dict(store.links.links_of(document_id))
-        removed_paths = [path for path, _ in present if path not in target_by_path]
+        removed_paths = [path for path, _ in stored if path not in target_by_path]
         for path in [*target_by_path, *removed_paths]:
             try:
                 _update_link(workspace, path, target_by_path.get(path, ""))
@@ -127,13 +127,13 @@ def update_links(store: Store, workspace: Path, document_ids: Sequence[int]) -> 
     return errors
 
 
-def _has_links(links: Links, present: Sequence[tuple[str, str]]) -> bool:
-    """Return whether the present links, as (path, target), have the wanted name, perhaps with a number after it."""
+def _are_stored(links: Links, stored: Sequence[tuple[str, str]]) -> bool:
+    """Return whether `stored`, path and target of each link, are these links."""
     folder = "/".join(links.folders)
-    return any(
-        sorted((f"{folder}/{stem}{ending}", target) for ending, target in links.targets) == sorted(present)
-        for stem in islice(links.stems(), 2)
-    )
+    for stem in islice(links.stems(), 2):  # the name alone, and the name with the document's id
+        if sorted((f"{folder}/{stem}{suffix}", target) for suffix, target in links.targets) == sorted(stored):
+            return True
+    return False
 
 
 def _update_link(workspace: Path, path: str, target: str) -> None:
@@ -195,24 +195,24 @@ def _open_folder(workspace: Path, folders: Sequence[str], *, creates: bool = Fal
 # --- unreferenced files ---
 
 
-def delete_gone_files(store: Store, workspace: Path) -> Sequence[str]:
-    """Return the files that could not be removed. Rows are deleted last, so that an interrupted sweep is repeated."""
+def delete_unreferenced_files(store: Store, workspace: Path) -> Sequence[str]:
+    """Return the paths that could not be deleted. Rows are deleted last, so that an interrupted run is repeated."""
     while paths := store.removal.files_to_delete():
-        failed = [path for path in paths if not _try_to_remove(workspace, path)]
+        failed = [path for path in paths if not _try_to_delete(workspace, path)]
         store.removal.forget_deleted_files([path for path in paths if path not in failed])
         if failed:
             return failed
     return []
 
 
-def _try_to_remove(workspace: Path, path: str) -> bool:
+def _try_to_delete(workspace: Path, path: str) -> bool:
     # A row written by hand may name a path outside the published files.
     if not Path(path).is_relative_to("objects"):
         return True
     file = workspace / path
     try:
         file.unlink(missing_ok=True)
-    except (IsADirectoryError, NotADirectoryError):
+    except (IsADirectoryError, NotADirectoryError):  # no file of ours
         return True
     except OSError:
         return False

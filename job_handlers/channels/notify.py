@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from worker_service.handlers import NOTIFY, Context, Done, Handler, Limits, Message, Permanent, find
+from worker_service.handlers import NOTIFY, Context, Done, Handler, Limits, Message, Permanent, find_entry_points
 
 
 class Channel(Protocol):
@@ -23,7 +23,7 @@ class Channel(Protocol):
 
 
 _CHANNEL_BY_SCHEME: dict[str, Channel] = {
-    entry_point.name: entry_point.load() for entry_point in find(group="worker_service.channels")
+    entry_point.name: entry_point.load() for entry_point in find_entry_points(group="worker_service.channels")
 }
 
 

@@ -14,7 +14,7 @@ def test_entry_points_are_found_and_not_imported(tmp_path: Path) -> None:
     install(tmp_path, "one", {"fetch": "no.such.module:handler"})
     install(tmp_path, "two", {"read": "another:handler"})
 
-    found = registry.find(["extra.module:handler"], path=[str(tmp_path)])
+    found = registry.find_entry_points(["extra.module:handler"], path=[str(tmp_path)])
 
     assert found == [
         EntryPoint("extra.module:handler", "extra.module:handler", "extra"),
@@ -24,13 +24,13 @@ def test_entry_points_are_found_and_not_imported(tmp_path: Path) -> None:
 
 
 def test_shipped_handlers_are_found_by_their_entry_points() -> None:
-    assert EntryPoint("command", "job_handlers.command:commands", "pagemill") in registry.find()
+    assert EntryPoint("command", "job_handlers.command:commands", "pagemill") in registry.find_entry_points()
 
 
 def test_a_job_type_that_two_distributions_provide_is_refused(tmp_path: Path) -> None:
     install(tmp_path, "one", {"fetch": "one.module:handler"})
     install(tmp_path, "two", {"get": "two.module:handler"})
-    fetch, get = registry.find(path=[str(tmp_path)])
+    fetch, get = registry.find_entry_points(path=[str(tmp_path)])
 
     refused = registry.find_clashes([("download", fetch), ("download", get), ("other", get)])
 

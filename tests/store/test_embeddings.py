@@ -235,7 +235,7 @@ def test_the_audit_names_passages_without_vectors_or_documents(store: Store, by_
 
 
 def test_the_bundled_model_finds_texts_about_the_same_thing() -> None:
-    embedder = Embedder("bundled", passages="1.400.0")
+    embedder = Embedder("bundled", passage_edition="1.400.0")
     texts = ["The vessel left the harbour in a storm.", "Income tax is due in March.", ""]
     pages = [
         np.frombuffer(packed_vectors, np.int8).reshape(-1, 256) for packed_vectors in embedder.embed_passages(texts)

@@ -33,7 +33,7 @@ def test_documents_are_embedded_although_the_daemon_is_killed(tmp_path: Path) ->
         os.killpg(first.pid, signal.SIGKILL)
         first.wait_for_exit()
         system.start(embeddings="bundled", recovery_interval="1s")
-        embedder = Embedder("bundled", passages="1.400.0")
+        embedder = Embedder("bundled", passage_edition="1.400.0")
         wait_until(lambda: not system.store.embeddings.is_behind(embedder.name), "all documents have vectors")
 
         question = "a ship at sea"

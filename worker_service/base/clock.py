@@ -1,4 +1,4 @@
-"""Times, lengths of time and periods. Times are stored as UTC text, which sorts. No other module reads the clock."""
+"""Times, durations and periods. Times are stored as UTC text, which sorts. No other module reads the wall clock."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def as_text(moment: datetime) -> str:
 
 
 def from_text(text: str) -> datetime:
-    """Parse stored text. Text that is not a time, from a manual edit, counts as 1970."""
+    """Parse stored text. Text that is not a time, which only a manual edit can leave, counts as 1970."""
     try:
         return datetime.fromisoformat(text).replace(tzinfo=UTC)
     except ValueError:
@@ -44,7 +44,7 @@ def from_text(text: str) -> datetime:
 def zone_of(name: str) -> tzinfo:
     if name == "UTC":
         return UTC
-    from zoneinfo import ZoneInfo  # slow to import
+    from zoneinfo import ZoneInfo  # slow to import, and not needed for UTC
 
     try:
         return ZoneInfo(name)

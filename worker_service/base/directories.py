@@ -30,16 +30,16 @@ def open_nested_folder(root: Path, folders: Sequence[str] = (), *, creates: bool
 
 
 def open_folder(directory: int, folders: Sequence[str], *, creates: bool = False) -> int:
-    # If a part is no folder, the error has it as `filename`.
+    # If a part of the path is no folder, the error's `filename` is this part.
     folder = os.dup(directory)
     try:
         for name in folders:
             if creates:
                 with suppress(FileExistsError):
                     os.mkdir(name, dir_fd=folder)
-            below = os.open(name, OPEN_DIRECTORY, dir_fd=folder)
+            next_folder = os.open(name, OPEN_DIRECTORY, dir_fd=folder)
             os.close(folder)
-            folder = below
+            folder = next_folder
     except BaseException:
         os.close(folder)
         raise

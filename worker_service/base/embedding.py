@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 BUNDLED = "bundled"
 _BUNDLED_FILES = ("tokenizers/l2_supercat_tokenizer_config.json", "weights/l2_supercat_256.safetensors")
 _VERSION = 2
-"""Part of the model's name. Raise it when windows change, so that all pages are embedded again."""
+"""Part of `Embedder.name`. Raise it when windows change, so that all passages are embedded again."""
 
 WINDOW_WORDS, WINDOW_STEP = 60, 45
 """Length and distance of the windows, in words. Chosen on half of the Cranfield questions."""
@@ -49,9 +49,9 @@ def windows(text: str) -> list[tuple[int, int]]:
     return [(words[first][0], words[last][1]) for first, last in zip(first_words, last_words, strict=True)]
 
 
-def middle_word(window: int, count: int) -> int:
-    """Return the number of words before the middle of a window. The last window may be shorter than the others."""
-    is_last = window == count - 1
+def middle_word(window: int, window_count: int) -> int:
+    """Return the number of words before the middle of a window, or before the new words of the last, short window."""
+    is_last = window == window_count - 1
     return window * WINDOW_STEP + (WINDOW_WORDS - WINDOW_STEP if is_last else WINDOW_WORDS // 2)
 
 
@@ -70,37 +70,38 @@ def why_missing() -> str | None:
 class Embedder:
     """Turns texts into vectors of length 1. `setting` is `bundled` or the URL of an endpoint."""
 
-    def __init__(self, setting: str, model: str = "", key: str = "", passages: str = "") -> None:
+    def __init__(self, setting: str, model: str = "", key: str = "", passage_edition: str = "") -> None:
         # The products are small, so further threads would only spin. numpy reads this when it is imported.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         self._url = "" if setting == BUNDLED else setting
         self._key = key
         self.model = model if self._url else Path(_BUNDLED_FILES[1]).stem
-        self.name = f"{self.model}/{_VERSION}/{passages}"
+        self.name = f"{self.model}/{_VERSION}/{passage_edition}"
         self._tokenizer_and_weights: tuple[Any, Vectors] | None = None
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         import numpy as np
 
-        embed_some = self._request_embeddings if self._url else self._mean_of_words
+        embed_part = self._request_embeddings if self._url else self._mean_of_words
         begins = range(0, len(texts), _TEXTS_PER_REQUEST)
-        return normalised(np.concatenate([embed_some(texts[at : at + _TEXTS_PER_REQUEST]) for at in begins]))
+        parts = [texts[begin : begin + _TEXTS_PER_REQUEST] for begin in begins]
+        return normalised(np.concatenate([embed_part(part) for part in parts]))
 
     def embed_passages(self, texts: Sequence[str]) -> list[bytes]:
-        """Return each text's mean vector and its windows' vectors as 8-bit numbers; empty without words."""
+        """Return, for each text, the mean vector and the vectors of its windows, packed; empty without words."""
         import numpy as np
 
         windows_by_text = [[text[begin:end] for begin, end in windows(text)] for text in texts]
         all_windows = list(chain.from_iterable(windows_by_text))
         vectors = self.embed(all_windows) if all_windows else np.zeros((0, 1), np.float32)
         ends = np.cumsum([len(text_windows) for text_windows in windows_by_text])
-        return [packed(vectors[end - len(some) : end]) for some, end in zip(windows_by_text, ends, strict=True)]
+        return [packed(vectors[end - len(own) : end]) for own, end in zip(windows_by_text, ends, strict=True)]
 
     def _mean_of_words(self, texts: Sequence[str]) -> Vectors:
         import numpy as np
 
         if self._tokenizer_and_weights is None:
-            self._tokenizer_and_weights = _load()
+            self._tokenizer_and_weights = _load_bundled_model()
         tokenizer, weights = self._tokenizer_and_weights
         means = []
         for encoding in tokenizer.encode_batch(list(texts), add_special_tokens=False):
@@ -128,15 +129,17 @@ class Embedder:
         return vectors
 
 
-def _load() -> tuple[Any, Vectors]:
-    spec = find_spec("wordllama")
-    if (why := why_missing()) or spec is None or not spec.submodule_search_locations:
-        raise EmbeddingUnavailable(why or "the package wordllama is not installed", "pip install 'pagemill[semantic]'")
+def _load_bundled_model() -> tuple[Any, Vectors]:
+    if (reason := why_missing()) is not None:
+        raise EmbeddingUnavailable(reason, "pip install 'pagemill[semantic]'")
+    spec = find_spec("wordllama")  # only its files are used, not its code
+    assert spec is not None
+    assert spec.origin is not None
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     from safetensors.numpy import load_file
     from tokenizers import Tokenizer
 
-    tokenizer, weights = (Path(spec.submodule_search_locations[0], name) for name in _BUNDLED_FILES)
+    tokenizer, weights = (Path(spec.origin).parent / name for name in _BUNDLED_FILES)
     return Tokenizer.from_file(str(tokenizer)), load_file(weights)["embedding.weight"]
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     Log = FilteringBoundLogger
 
+# Users filter logs by these names, so some keep an older word: nursery is the fork server.
 DAEMON_STARTED = "daemon.started"
 DAEMON_DRAINED = "daemon.drained"
 DAEMON_STOPPING = "daemon.stopping"
@@ -84,8 +85,7 @@ NOTICES = (
 )  # fmt: skip
 
 _JOURNAL = "/run/systemd/journal/socket"
-# Levels as syslog numbers them.
-_PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}
+_SYSLOG_PRIORITY_BY_LEVEL = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}
 
 
 def begin_logging(log_format: str, *, environ: Mapping[str, str] | None = None, stream: TextIO | None = None) -> Log:
@@ -123,11 +123,11 @@ def begin_logging(log_format: str, *, environ: Mapping[str, str] | None = None, 
 
 @contextmanager
 def _without_rich() -> Iterator[None]:
-    # Importing rich takes longer than structlog itself, and it is not used here.
+    # structlog imports rich if it is installed, which takes longer than structlog itself. It is not used here.
     if "rich" in sys.modules:
         yield
         return
-    sys.modules["rich"] = None  # type: ignore[assignment]
+    sys.modules["rich"] = None  # type: ignore[assignment]  # its import now fails
     try:
         yield
     finally:
@@ -183,7 +183,11 @@ def _as_journal_entry(_: Any, __: str, event: Any) -> dict[str, Any]:
 
     name, level = event.pop("event"), event.pop("level", "info")
     error = event.pop("exc_info", None)
-    fields = {"PRIORITY": str(_PRIORITIES.get(level, 6)), "SYSLOG_IDENTIFIER": "pagemill", "PAGEMILL_EVENT": name}
+    fields = {
+        "PRIORITY": str(_SYSLOG_PRIORITY_BY_LEVEL.get(level, 6)),
+        "SYSLOG_IDENTIFIER": "pagemill",
+        "PAGEMILL_EVENT": name,
+    }
     fields |= {f"PAGEMILL_{key.upper()}": _value_as_text(value) for key, value in event.items()}
     fields["MESSAGE"] = " ".join([name, *(f"{key}={_value_as_text(value)}" for key, value in event.items())])
     if error:
@@ -213,6 +217,7 @@ class _JournalLogger:
 
 
 def _encoded_field(name: str, value: str) -> bytes:
+    # The journal's protocol has a second form, with the length, for values with line breaks.
     data = value.encode("utf-8", "replace")
     if b"\n" not in data:
         return name.encode() + b"=" + data + b"\n"

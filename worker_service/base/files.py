@@ -16,10 +16,12 @@ _BYTES_PER_COPY = 1 << 20
 
 
 @contextmanager
-def atomic_write(to: Path, *, mode: int = 0o666, is_new: bool = False, is_synced: bool = False) -> Iterator[IO[bytes]]:
-    """Yield a file that appears whole at the end of the block. With `is_new`, replace none: raise `FileExistsError`."""
+def atomic_write(
+    path: Path, *, mode: int = 0o666, is_new: bool = False, is_synced: bool = False
+) -> Iterator[IO[bytes]]:
+    """Yield a file that appears whole at the end of the block. With `is_new`, raise `FileExistsError` if one exists."""
     # The name is unique, because two processes may write the same file at once.
-    unfinished = to.with_name(f".{os.urandom(8).hex()}.unfinished")
+    unfinished = path.with_name(f".{os.urandom(8).hex()}.unfinished")
     try:
         with os.fdopen(os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode), "w+b") as file:
             yield file
@@ -28,12 +30,12 @@ def atomic_write(to: Path, *, mode: int = 0o666, is_new: bool = False, is_synced
                 os.fsync(file.fileno())
         if is_new:
             # Unlike a rename, a link fails if the file exists by now.
-            os.link(unfinished, to)
+            os.link(unfinished, path)
         else:
-            unfinished.replace(to)
+            unfinished.replace(path)
     except OSError as error:
         # Name the file that the caller asked for, not the unfinished one.
-        error.filename = str(to)
+        error.filename = str(path)
         raise
     finally:
         unfinished.unlink(missing_ok=True)

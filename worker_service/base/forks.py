@@ -73,13 +73,13 @@ def close_all_but(descriptors_to_keep: Collection[int]) -> None:
         begin = descriptor + 1
     end = _DESCRIPTOR_MAX
     if not _HAS_CLOSE_RANGE:
-        # Without the system call, Python would try each number up to the end.
+        # os.closerange would try each number up to the end.
         end = max(begin, *map(int, os.listdir("/proc/self/fd"))) + 1  # noqa: PTH208
     os.closerange(begin, end)
 
 
 def _has_close_range() -> bool:
-    # The kernel closes a range in one call from 5.9.
+    # The kernel has this call since 5.9. Try it with a number that no descriptor has.
     try:
         return bool(libc.close_range(ctypes.c_uint(_DESCRIPTOR_MAX - 1), ctypes.c_uint(_DESCRIPTOR_MAX - 1), 0) == 0)
     except AttributeError:

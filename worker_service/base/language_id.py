@@ -44,22 +44,22 @@ _SMALL_WORDS = {
 }
 _SCRIPTS = {"Cyrillic": ("bel", "bul", "mkd", "rus", "srp", "ukr"), "Greek": ("ell",)}
 _WORD = re.compile(r"[^\W\d_]+")
-_SMALL_WORDS_LEAST = 5
-_LEAD_LEAST = 1.5
+_SMALL_WORDS_MIN = 5
+_LEAD_MIN = 1.5
 """Minimum factor over the second-best language; related languages share half of their small words."""
 
 KNOWN_LANGUAGES = frozenset(_SMALL_WORDS)
 
 
-def language_of(text: str, among: Sequence[str]) -> str | None:
+def language_of(text: str, languages: Sequence[str]) -> str | None:
     """Return None if the text has too few small words, or two languages have many."""
     words = Counter(_WORD.findall(text.lower()))
-    hits = {code: sum(words[word] for word in _SMALL_WORDS[code]) for code in among if code in KNOWN_LANGUAGES}
+    hits = {code: sum(words[word] for word in _SMALL_WORDS[code]) for code in languages if code in KNOWN_LANGUAGES}
     best_first = sorted(hits, key=lambda code: -hits[code])
-    if not best_first or hits[best_first[0]] < _SMALL_WORDS_LEAST:
+    if not best_first or hits[best_first[0]] < _SMALL_WORDS_MIN:
         return None
     best, *others = best_first
-    is_clear = not others or hits[best] >= _LEAD_LEAST * hits[others[0]]
+    is_clear = not others or hits[best] >= _LEAD_MIN * hits[others[0]]
     return best if is_clear else None
 
 
@@ -67,10 +67,10 @@ def small_words(language: str) -> frozenset[str]:
     return _SMALL_WORDS[language]
 
 
-def one_of_each_script(among: Sequence[str], *, but: str) -> list[str]:
+def one_of_each_script(languages: Sequence[str], *, but: str) -> list[str]:
     """Return the first language of each script, except the script of the language `but`."""
-    # Reversed, so that the first language of a script is the one that stays.
-    code_by_script = {script_of(code): code for code in reversed(among)}
+    # Reversed, because the last language of a script replaces the others.
+    code_by_script = {script_of(code): code for code in reversed(languages)}
     return [code for script, code in code_by_script.items() if script != script_of(but)]
 
 

@@ -12,7 +12,7 @@ _LEGACY_ENCODING = "cp1252"
 
 
 def path_to_text(path: Path) -> str:
-    """Return the path as text that `path_of` reads."""
+    """Return text from which `path_of` returns the path."""
     # A path with surrounding space becomes a URL, because users paste these texts.
     text = str(path)
     return text if _is_text(text) and text.strip() == text else path.as_uri()

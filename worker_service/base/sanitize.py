@@ -56,8 +56,9 @@ def escaped_json(text: str) -> str:
 
 
 def _is_shown(character: str) -> bool:
-    import unicodedata
+    import unicodedata  # only for text that is not plain
 
+    # Python calls no space printable but U+0020.
     return character.isprintable() or character in _JOINERS or unicodedata.category(character) == "Zs"
 
 

@@ -43,7 +43,7 @@ class Notifier:
 
 def one_line(text: str) -> str:
     # A line break would start another message to systemd, and the text may be untrusted.
-    return "".join(letter if letter.isprintable() else " " for letter in text)[:500]
+    return "".join(character if character.isprintable() else " " for character in text)[:500]
 
 
 def _watchdog_seconds(environ: Mapping[str, str]) -> float | None:

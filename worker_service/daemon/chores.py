@@ -32,7 +32,7 @@ from worker_service.settings.value_types import NEVER
 from worker_service.workspace import (
     FORGOTTEN_AT_ONCE,
     FREE_BYTES_LEAST,
-    delete_gone_files,
+    delete_unreferenced_files,
     update_due_links,
     update_links,
 )
@@ -275,7 +275,7 @@ def _is_left_over(context: DaemonContext, job_id: int, fence: int) -> bool:
 def delete_removed_files(context: DaemonContext) -> float:
     workspace = context.settings.workspace
     has_more_rows = context.store.removal.forget_removed_documents(FORGOTTEN_AT_ONCE)
-    if undeletable := delete_gone_files(context.store, workspace):
+    if undeletable := delete_unreferenced_files(context.store, workspace):
         files = counted(len(undeletable), "file")
         raise PermissionError(f"{files} may not be removed, such as {workspace / undeletable[0]}")
     return _SOON_SECONDS if has_more_rows else 5.0

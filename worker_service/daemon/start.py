@@ -36,7 +36,7 @@ from worker_service.store.errors import read_only_error
 from worker_service.store.lock_owner import LockOwner
 from worker_service.store.opening import open_with_settings
 from worker_service.store.store import Store
-from worker_service.workspace import take_workspace
+from worker_service.workspace import bind_to_database
 
 if TYPE_CHECKING:
     from worker_service.base.events import Log
@@ -142,7 +142,7 @@ def _open_store(settings: Settings, stack: ExitStack, log: Log) -> Store:
 
 def _prepare_workspace(context: DaemonContext, stack: ExitStack) -> Path:
     workspace = context.settings.workspace
-    take_workspace(workspace, context.store.job_queries.database_id())
+    bind_to_database(workspace, context.store.job_queries.database_id())
     staging = staging_root(workspace, context.identity.worker_id)
     for folder in (staging, workspace / "keep", workspace / "objects"):
         try:

@@ -27,7 +27,7 @@ from worker_service.handlers.contract import Permanent as Permanent
 from worker_service.handlers.contract import Retryable as Retryable
 from worker_service.handlers.contract import Snooze as Snooze
 from worker_service.handlers.contract import Stopped as Stopped
-from worker_service.handlers.registry import find as find
+from worker_service.handlers.registry import find_entry_points as find_entry_points
 from worker_service.jobs.blocks import BOLD as BOLD
 from worker_service.jobs.blocks import ITALIC as ITALIC
 from worker_service.jobs.blocks import LINK_ADDRESS as LINK_ADDRESS

@@ -103,7 +103,7 @@ class Context(Protocol[P_co]):
     def cancelled(self) -> bool:
         """Return True once the attempt should end.
 
-        A handler that calls this may finish its piece of work. In any other handler, `Stopped` is raised.
+        A handler that calls this is not interrupted by `Stopped`, so it can finish its piece of work.
         """
 
     def checkpoint(
@@ -200,14 +200,14 @@ class Snooze(HandlerError):
 
 
 class MissingDependency(Snooze):
-    """The machine lacks something that not every job of this type needs. The job is tried again later."""
+    """The machine lacks something that not every job of this type needs. The job waits `after` seconds."""
 
     def __init__(self, detail: str, remedy: str = "", *, after: float = 60.0) -> None:
         super().__init__(detail, remedy, after=after, code=CAPABILITY_MISSING)
 
 
 class PauseSource(HandlerError):
-    """The daemon must start no job of this source for `after` seconds. This costs no attempt."""
+    """The source of the job rests: the daemon starts no job of it for `after` seconds. This costs no attempt."""
 
     def __init__(self, detail: str, remedy: str = "", *, after: float, code: str = "RESTING") -> None:
         super().__init__(code, detail, remedy)
@@ -230,10 +230,11 @@ class Limits(Struct, frozen=True):
 
 
 class Choices(Struct, frozen=True):
+    # The encoded names are in the rows of the table `handler`.
     available: Sequence[str] = field(name="there")
     """Values available on this machine."""
     how_to_install: Mapping[str, str] = field(default_factory=dict, name="to_get")
-    """Commands by missing value. A job that needs one waits."""
+    """Command by missing value. A job that needs such a value waits."""
     value_by_alias: Mapping[str, str] = field(default_factory=dict, name="called")
 
     def closest(self, word: str) -> str | None:

@@ -18,15 +18,18 @@ from worker_service.handlers.contract import Family, Handler
 GROUP = "worker_service.handlers"
 
 Commands = Mapping[str, Mapping[str, object]]
+"""Table of the settings file, by job type."""
 
 
 class LoadedHandlers(Struct, frozen=True):
     handlers: Sequence[Handler[Any]] = ()
     refused: Mapping[str, str] = field(default_factory=dict)
-    """Job type that the entry point cannot provide → the reason."""
+    """Reason by job type that the entry point cannot provide."""
 
 
-def find(extra: Sequence[str] = (), path: Sequence[str] | None = None, group: str = GROUP) -> list[EntryPoint]:
+def find_entry_points(
+    extra: Sequence[str] = (), path: Sequence[str] | None = None, group: str = GROUP
+) -> list[EntryPoint]:
     """Search `path`, or sys.path. `extra` adds entry points (module:attribute) that no distribution declares."""
     points = [*entry_points(group, path), *(EntryPoint(spec, spec, "extra") for spec in extra)]
     return sorted(points, key=lambda entry_point: (entry_point.name, entry_point.distribution))
@@ -38,14 +41,14 @@ def find_in_directory(directory: Path) -> list[EntryPoint]:
         files = sorted(file for file in directory.iterdir() if file.suffix == ".py")
     except OSError:
         return []
-    public = [file for file in files if not file.name.startswith(("_", ".", "test_"))]
-    return [EntryPoint(file.stem, str(file), file.name) for file in public]
+    handler_files = [file for file in files if not file.name.startswith(("_", ".", "test_"))]
+    return [EntryPoint(file.stem, str(file), file.name) for file in handler_files]
 
 
-def load(point: EntryPoint, settings: Mapping[str, Commands]) -> LoadedHandlers:
+def load(point: EntryPoint, tables_by_section: Mapping[str, Commands]) -> LoadedHandlers:
     provided = _load_file(Path(point.spec)) if point.spec.endswith(".py") else point.load()
     if isinstance(provided, Family):
-        return _load_family(provided, settings.get(provided.section, {}))
+        return _load_family(provided, tables_by_section.get(provided.section, {}))
     if isinstance(provided, Handler):
         return LoadedHandlers([provided])
     if isinstance(provided, Iterable):

@@ -58,7 +58,7 @@ class ProbeResult(Struct, frozen=True):
 
 def load_handlers(begin: Begin, control_fd: int) -> dict[str, LoadedHandler]:
     tables: Tables = {"commands": begin.commands}
-    entry_points = registry.find(begin.extra_handlers, [] if begin.is_without_installed else None)
+    entry_points = registry.find_entry_points(begin.extra_handlers, [] if begin.is_without_installed else None)
     if begin.handlers_dir is not None:
         entry_points += registry.find_in_directory(begin.handlers_dir)
     # If not all types are wanted, probe the shipped handlers, too: unwanted ones then stay out of the fork server.

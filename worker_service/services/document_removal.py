@@ -9,7 +9,7 @@ from contextlib import suppress
 from worker_service.jobs.library import Document, Removed, Weight
 from worker_service.services import page_images, passwords
 from worker_service.services.session import Session
-from worker_service.workspace import FORGOTTEN_AT_ONCE, delete_gone_files, update_links
+from worker_service.workspace import FORGOTTEN_AT_ONCE, delete_unreferenced_files, update_links
 
 _PAUSE_SECONDS = 0.005
 """Lets other writers in, which try the write lock every millisecond."""
@@ -29,7 +29,7 @@ def remove_documents(session: Session, documents: Sequence[Document]) -> tuple[R
     for document in documents:
         if document.id in removed_ids:
             passwords.forget(workspace, document)
-    undeleted_paths = delete_gone_files(store, workspace)
+    undeleted_paths = delete_unreferenced_files(store, workspace)
     page_images.delete_images(workspace, removed.document_ids)
     with suppress(OSError):  # this user may not change the links; a daemon updates them
         update_links(store, workspace, removed.document_ids)

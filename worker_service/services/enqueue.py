@@ -114,9 +114,10 @@ def check_payload(session: Session, job: NewJob, *, hint: str = "") -> None:
 
 
 def installed_types(settings: Settings) -> list[str]:
-    from worker_service.handlers.registry import find, find_in_directory  # searches all installed packages, in 10 ms
+    from worker_service.handlers import registry
 
-    handlers = [*find(), *find_in_directory(settings.handlers_dir)]
+    # Searches all installed packages, in 10 ms.
+    handlers = [*registry.find_entry_points(), *registry.find_in_directory(settings.handlers_dir)]
     return [*(handler.name for handler in handlers), *settings.commands]
 
 

@@ -18,7 +18,7 @@ from worker_service.base.errors import BadInput
 from worker_service.base.humanize import counted
 from worker_service.base.sanitize import harmless
 from worker_service.handlers.contract import NOTIFY, Message
-from worker_service.handlers.registry import find
+from worker_service.handlers.registry import find_entry_points
 from worker_service.jobs.batches import BATCH_ENDS_READER
 from worker_service.jobs.documents import IndexStatus
 from worker_service.jobs.history import Episode, Notice
@@ -110,7 +110,7 @@ def read_address(session: Session, word: str, *, owner: str) -> str:
 def channel_warnings(session: Session, address: str) -> list[str]:
     """Return what the channel lacks, such as a setting, in sentences."""
     session.settings.export_handler_settings()
-    channels = [point.load() for point in find(group=_CHANNELS) if point.name == address.partition(":")[0]]
+    channels = [point.load() for point in find_entry_points(group=_CHANNELS) if point.name == address.partition(":")[0]]
     reasons = [channel.missing() for channel in channels if hasattr(channel, "missing")]
     return [f"no message can be sent to {address}: {reason}" for reason in reasons if reason is not None]
 
@@ -234,7 +234,7 @@ def _notify_job(session: Session, message: Message) -> NewJob:
 
 def _require_channel(address: str) -> None:
     scheme = address.partition(":")[0]
-    schemes = [channel.name for channel in find(group=_CHANNELS)]
+    schemes = [channel.name for channel in find_entry_points(group=_CHANNELS)]
     if scheme not in schemes:
         raise BadInput(f"{hide_secrets(address)} is not an address: it begins with one of {', '.join(schemes)}")
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct
 
-from worker_service.handlers import Permanent, find
+from worker_service.handlers import Permanent, find_entry_points
 
 if TYPE_CHECKING:
     from job_handlers.fetch.error_rules import Timeouts
@@ -87,7 +87,7 @@ class Source(Protocol):
 
 @cache
 def sources() -> Sequence[Source]:
-    loaded: list[Any] = [entry_point.load() for entry_point in find(group=GROUP)]
+    loaded: list[Any] = [entry_point.load() for entry_point in find_entry_points(group=GROUP)]
     # Sources without credentials come first, so that the common path is not parsed as an address of Drive.
     return sorted(loaded, key=lambda source: (source.IS_FOR_ANY_HOST, len(source.CREDENTIALS), source.PLATFORM))
 
