@@ -9,6 +9,7 @@ from typing import TypeVar, cast
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from worker_service.base.divided_words import divided_words
 from worker_service.base.errors import BadInput
@@ -127,16 +128,15 @@ class Attempts(StorePart):
         places = json.dumps([(item.id, item.name, item.parent_id) for item in seen])
         self._db.write("mark_workspace_links_due_after_moves", crawl=page.crawl, places=places)
         self._db.write_each("mark_crawl_item_gone", [{"crawl": page.crawl, "id": item.id, "now": now} for item in gone])
-        self._db.write_each(
-            "save_crawl_item", [(page.crawl, *_crawl_item_columns(item), page.walk, now) for item in seen]
-        )
+        place = {"crawl": page.crawl, "walk": page.walk, "now": now}
+        self._db.write_each("save_crawl_item", [asdict(item) | place for item in seen])
         for item in page.items:
             document = {"owner": owner, "platform": platform, "id": item.id, "now": now}
             if not item.is_gone:
                 self._db.write("unmark_document_gone", **document)
                 continue
-            place = {"id": item.id, "owner": owner, "crawl": page.crawl, "parent_id": item.parent_id}
-            if not self._db.read_locked("item_in_other_crawl", **place):
+            folder = {"id": item.id, "owner": owner, "crawl": page.crawl, "parent_id": item.parent_id}
+            if not self._db.read_locked("item_in_other_crawl", **folder):
                 self._db.write("mark_document_gone", **document)
                 if page.keys:
                     prefix = f"{page.keys}{item.id}:"
@@ -228,8 +228,3 @@ def _result_row(page: PageResult, raw_text: str) -> tuple[object, ...]:
 def _crawl_item_from(row: Row) -> CrawlItem:
     item_id, parent_id, name, kind, revision, size, note, is_gone, detail, walk = row
     return CrawlItem(item_id, parent_id, name, kind, revision, size, note, bool(is_gone), detail, walk)
-
-
-def _crawl_item_columns(item: CrawlItem) -> tuple[object, ...]:
-    # The order of the parameters of `save_crawl_item`.
-    return (item.id, item.parent_id, item.name, item.kind, item.revision, item.size, item.note, item.detail)

@@ -12,14 +12,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from worker_service.base.clock import Clock, as_text
-from worker_service.base.errors import (
-    BadInput,
-    Refused,
-    StoreBusy,
-    StoreDamaged,
-    StoreError,
-    StoreUnusable,
-)
+from worker_service.base.errors import BadInput, Refused, StoreBusy, StoreDamaged, StoreError, StoreUnusable
 from worker_service.base.files import sync_path
 from worker_service.store import opening
 from worker_service.store.connection import (
@@ -36,8 +29,8 @@ from worker_service.store.errors import translate_errors
 from worker_service.store.integrity import faults_of
 from worker_service.store.migrations import migrate
 
+# Added to fences and ids on a restore: more than were used since any backup.
 RAISED_BY = 1_000_000
-"""Added to fences and ids on a restore: more than were used since any backup."""
 _LOCK_TIMEOUT_MILLISECONDS = 1000
 _PAGES_PER_STEP = 10_000
 

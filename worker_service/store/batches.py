@@ -91,17 +91,17 @@ class Batches(StorePart):
         )
 
     def find_work(self, jobs: Sequence[NewJob]) -> WorkToSubmit:
-        """Sort the jobs into new work and live work. Work of a stopped batch counts as new."""
+        """Return indexes of new jobs, and by index the live work that a job repeats. Work of a stopped batch is new."""
         new: list[int] = []
         live: dict[int, LiveWork] = {}
         for start in range(0, len(jobs), _JOBS_PER_TRANSACTION):
             with self._db.transaction():
-                for at, job in enumerate(jobs[start : start + _JOBS_PER_TRANSACTION], start):
+                for index, job in enumerate(jobs[start : start + _JOBS_PER_TRANSACTION], start):
                     is_done, live_work = self._find_work_of(job)
                     if live_work is not None:
-                        live[at] = live_work
+                        live[index] = live_work
                     elif not is_done:
-                        new.append(at)
+                        new.append(index)
         return WorkToSubmit(new, live)
 
     def _find_work_of(self, job: NewJob) -> tuple[bool, LiveWork | None]:
@@ -111,9 +111,10 @@ class Batches(StorePart):
                 return False, LiveWork(*row)
         if job.adds_document is None or not job.adds_document.revision:
             return False, None
-        if (found := self._store.intake.decide_by_revision(job, job.adds_document)) is None:
+        decided = self._store.intake.decide_by_revision(job, job.adds_document)
+        if decided is None:
             return False, None
-        _, document_id, decision = found
+        _, document_id, decision = decided
         if decision is Decision.TAKEN_OVER and not job.adds_document.actions:
             for job_id, batch_id in self._db.read_locked("live_for_document", document_id=document_id):
                 return False, LiveWork(job_id, batch_id, document_id)
@@ -127,11 +128,11 @@ class Batches(StorePart):
             return self.insert(new, jobs, policy)
 
     def insert(self, new: NewBatch, jobs: Sequence[NewJob], policy: OwnerPolicy) -> BatchAdded:
-        others = self._other_active(new.owner, policy)
-        state = BatchState.WAITING if others and policy is OwnerPolicy.QUEUE else BatchState.ACTIVE
+        other_ids = self._other_active(new.owner, policy)
+        state = BatchState.WAITING if other_ids and policy is OwnerPolicy.QUEUE else BatchState.ACTIVE
         [(batch_id,)] = self._db.write("add_batch", **asdict(new), state=state, now=self._db.now())
         # Replace the other batches first, so that the new jobs can take over their documents.
-        replaced = self._replace(others, policy, batch_id)
+        replaced = self._replace(other_ids, policy, batch_id)
         inserted = self._store.intake.insert_many([_with_batch(job, new, batch_id) for job in jobs])
         self._db.write("mark_batch_unsettled", batch_id=batch_id)
         settle(self._db)
@@ -189,10 +190,10 @@ class Batches(StorePart):
 
     def _activate(self, batch: Batch, note: str, policy: OwnerPolicy) -> Sequence[int]:
         """Return the batches that this one replaces."""
-        others = self._other_active(batch.owner, policy, batch.id)
-        replaced = self._replace(others, policy, batch.id)
-        waits = bool(others) and policy is OwnerPolicy.QUEUE
-        self._set_state(batch.id, BatchState.WAITING if waits else BatchState.ACTIVE, note)
+        other_ids = self._other_active(batch.owner, policy, batch.id)
+        replaced = self._replace(other_ids, policy, batch.id)
+        must_wait = bool(other_ids) and policy is OwnerPolicy.QUEUE
+        self._set_state(batch.id, BatchState.WAITING if must_wait else BatchState.ACTIVE, note)
         return replaced
 
     def undo_cancel(self, action_id: int, *, actor: str, policy: OwnerPolicy = OwnerPolicy.REPLACE) -> Batch | None:
@@ -212,7 +213,7 @@ class Batches(StorePart):
         retried: MutableSequence[int],
         refused: MutableMapping[int, str],
     ) -> int:
-        """Return the id of the last job, or 0."""
+        """Return the id of the last job, or 0 if none is left."""
         job_ids = self._to_retry(batch_id, statuses, after_id)
         for job_id in job_ids:
             reason = self._db.try_to_write("retry", {"job_id": job_id})
@@ -267,25 +268,29 @@ class Batches(StorePart):
         with self._db.transaction():
             for (batch_id,) in self._db.read_locked("active_batches_of", job_ids=json.dumps(list(job_ids))):
                 batch = self._get_locked(batch_id)
-                others = self._other_active(batch.owner, policy, batch_id) if batch.state is BatchState.ACTIVE else []
-                if others and policy is OwnerPolicy.QUEUE:
+                # An earlier batch of this loop may have replaced it.
+                if batch.state is not BatchState.ACTIVE:
+                    continue
+                other_ids = self._other_active(batch.owner, policy, batch_id)
+                if other_ids and policy is OwnerPolicy.QUEUE:
                     self._set_state(batch_id, BatchState.WAITING, f"retried by {actor}")
                     waiting.append(batch_id)
-                waiting += self._replace(others, policy, batch_id)
+                waiting += self._replace(other_ids, policy, batch_id)
             settle(self._db)
         return waiting
 
     def _other_active(self, owner: str, policy: OwnerPolicy, batch_id: int | None = None) -> Sequence[int]:
         if policy is OwnerPolicy.OFF:
             return []
-        return [other for (other,) in self._db.read_locked("other_active_batches", owner=owner, batch_id=batch_id)]
+        rows = self._db.read_locked("other_active_batches", owner=owner, batch_id=batch_id)
+        return [other_id for (other_id,) in rows]
 
-    def _replace(self, others: Sequence[int], policy: OwnerPolicy, batch_id: int) -> Sequence[int]:
+    def _replace(self, other_ids: Sequence[int], policy: OwnerPolicy, batch_id: int) -> Sequence[int]:
         if policy is not OwnerPolicy.REPLACE:
             return []
-        for other in others:
-            self._db.write("replace_batch", batch_id=other, by=batch_id)
-        return others
+        for other_id in other_ids:
+            self._db.write("replace_batch", batch_id=other_id, by=batch_id)
+        return other_ids
 
     def _set_state(self, batch_id: int, state: BatchState, note: str) -> None:
         self._db.write("set_batch_state", batch_id=batch_id, state=state, note=note)

@@ -14,8 +14,8 @@ from pathlib import Path
 _MODIFY, _CREATE, _DELETE, _MOVED, _OVERFLOW = 0x2, 0x100, 0x200, 0xC0, 0x4000
 _EVENT = struct.Struct("iIII")
 
-_FIRST_READ_SECONDS = 0.0005
-_LAST_READ_SECONDS = 0.5
+# After a hint, the change counter is read at intervals that double from the first to the last.
+_FIRST_INTERVAL_SECONDS, _LAST_INTERVAL_SECONDS = 0.0005, 0.5
 
 
 class FileWatch:
@@ -35,28 +35,28 @@ class FileWatch:
         # The resolved path, as /proc shows it.
         self._path = database.resolve()
         self._file_id = _file_id(self._path)
-        self._log_name = f"{database.name}-wal"
-        self._names = {database.name, self._log_name, f"{database.name}-shm"}
+        self._wal_name = f"{database.name}-wal"
+        self._names = {database.name, self._wal_name, f"{database.name}-shm"}
         self._change_counter = change_counter
         self._monotonic = monotonic
         self._on_turn = on_turn
         self._last_counter: int | None = None
-        self._seconds_to_next_read = _FIRST_READ_SECONDS
+        self._seconds_to_next_read = _FIRST_INTERVAL_SECONDS
         self.next_read_at: float | None = None
         """On the monotonic clock."""
         self.may_be_replaced = False
-        """SQLite does not notice it."""
+        """A hint, of which SQLite knows nothing: call `fault`."""
         # Subscribe before the first read of the counter; a commit in between would be missed otherwise.
-        self._watch = _watch(database.parent)
+        self._inotify = _watch(database.parent)
 
     def fileno(self) -> int | None:
-        return self._watch
+        return self._inotify
 
     def has_changed(self) -> bool:
         self._on_turn()
         has_hint, now = self._read_hints(), self._monotonic()
         if has_hint:
-            self._seconds_to_next_read, self.next_read_at = _FIRST_READ_SECONDS, now + _FIRST_READ_SECONDS
+            self._seconds_to_next_read, self.next_read_at = _FIRST_INTERVAL_SECONDS, now + _FIRST_INTERVAL_SECONDS
         counter = self._change_counter()
         if counter != self._last_counter:
             self._last_counter = counter
@@ -67,7 +67,7 @@ class FileWatch:
         if self.next_read_at is not None and now >= self.next_read_at:
             self._seconds_to_next_read *= 2
             self.next_read_at = (
-                now + self._seconds_to_next_read if self._seconds_to_next_read <= _LAST_READ_SECONDS else None
+                now + self._seconds_to_next_read if self._seconds_to_next_read <= _LAST_INTERVAL_SECONDS else None
             )
         return False
 
@@ -85,17 +85,17 @@ class FileWatch:
         return None
 
     def close(self) -> None:
-        if self._watch is not None:
-            os.close(self._watch)
-            self._watch = None
+        if self._inotify is not None:
+            os.close(self._inotify)
+            self._inotify = None
 
     def _read_hints(self) -> bool:
-        if self._watch is None:
+        if self._inotify is None:
             return False
         has_hint = False
         while True:
             try:
-                data = os.read(self._watch, 65536)
+                data = os.read(self._inotify, 65536)
             except BlockingIOError:
                 return has_hint
             position = 0
@@ -103,7 +103,7 @@ class FileWatch:
                 _, mask, _, length = _EVENT.unpack_from(data, position)
                 position += _EVENT.size + length
                 name = data[position - length : position].rstrip(b"\0").decode("utf-8", "replace")
-                has_hint |= name == self._log_name or bool(mask & _OVERFLOW)
+                has_hint |= name == self._wal_name or bool(mask & _OVERFLOW)
                 if (name in self._names and mask & (_CREATE | _DELETE | _MOVED)) or mask & _OVERFLOW:
                     self.may_be_replaced = True
 

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 _ClaimValues = Mapping[str, object]
 
+# Priority, created_at and id of a lane's first ready job.
 _Head = tuple[int, bytes, int]
-"""Priority, created_at and id of a lane's first ready job."""
 
+# Reading all of fewer lanes costs no more than reading the changed ones.
 _CACHED_LANES_MIN = 4
-"""Reading all of fewer lanes costs no more than reading the changed ones."""
 _CHANGED_JOBS_MAX = 1000
 
 JOBS_FREED_MAX = 1000
@@ -71,17 +71,20 @@ class _LaneCache:
 
 @dataclass(slots=True)
 class _Capacity:
+    """Numbers of running jobs, and their limits by kind and name."""
+
     by_owner: Counter[bytes]
     by_type: Counter[bytes]
     limits: dict[tuple[str, bytes], int]
 
-    def left_for_type(self, job_type: bytes, most: int) -> int:
+    def left_for_type(self, job_type: bytes, if_unlimited: int) -> int:
         limit = self.limits.get(("type", job_type))
-        return most if limit is None else limit - self.by_type[job_type]
+        return if_unlimited if limit is None else limit - self.by_type[job_type]
 
-    def left_for_owner(self, owner: bytes, most: int) -> int:
+    def left_for_owner(self, owner: bytes, if_unlimited: int) -> int:
+        # Jobs of no owner have no limit; `*` is the limit of owners without their own.
         limit = self.limits.get(("owner", owner), self.limits.get(("owner", b"*")) if owner else None)
-        return most if limit is None else limit - self.by_owner[owner]
+        return if_unlimited if limit is None else limit - self.by_owner[owner]
 
 
 class Scheduler(StorePart):
@@ -316,6 +319,7 @@ def claim_values(db: Database, worker_id: str, job_class: str) -> dict[str, obje
 
 
 def make_ready(db: Database, now: object) -> None:
+    """Settle ended jobs, and free jobs whose time has come."""
     if db.read_flag_locked("has_unsettled_or_due", now=now):
         settle(db)
         db.write("record_due_time", now=now)

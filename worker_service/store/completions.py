@@ -26,7 +26,6 @@ class ParentJob(Struct, frozen=True):
 
     id: int
     document_id: int | None
-    """None also for a job that has a document but no generation, such as an action: it does not read the document."""
     generation: int | None
     owner: str
     platform: str
@@ -110,6 +109,7 @@ class Completions(StorePart):
 
 def parent_job_from(row: Row) -> ParentJob:
     job_id, document_id, generation, *columns = row
+    # A job that has a document without a generation, such as an action, does not read the document.
     return ParentJob(job_id, None if generation is None else document_id, generation, *columns)
 
 

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 Connection = apsw.Connection
 
+# Called once in each long wait for the write lock, with the seconds and the holder.
 OnLongWait = Callable[[float, "LockOwner | None"], None]
-"""Called once in each long wait for the write lock, with the seconds and the holder."""
 
+# Transactions of pagemill take milliseconds.
 _LONG_WAIT_SECONDS = 1.0
-"""Transactions of pagemill take milliseconds."""
 
 # Below the default of 1,000 pages, so that checkpoints are made here and not by another program, whose SQLite may have
 # the WAL-reset bug.
@@ -48,7 +48,7 @@ SQLITE_VERSION = apsw.sqlite_lib_version()
 def connect(path: Path, *, is_durable: bool = True, on_long_wait: OnLongWait | None = None) -> apsw.Connection:
     # Commits of an `is_durable` connection survive a power cut.
     _raise_heap_threshold()
-    with translate_errors(path), _set_up(str(path), path, apsw.SQLITE_OPEN_READWRITE, on_long_wait) as connection:
+    with translate_errors(path), _open(str(path), path, apsw.SQLITE_OPEN_READWRITE, on_long_wait) as connection:
         connection.execute(f"PRAGMA synchronous = {'FULL' if is_durable else 'NORMAL'}")
         # Otherwise each statement of a hundred rows creates a temporary file for its rollback.
         connection.execute("PRAGMA temp_store = MEMORY")
@@ -59,7 +59,8 @@ def connect(path: Path, *, is_durable: bool = True, on_long_wait: OnLongWait | N
 
 @cache
 def _raise_heap_threshold() -> None:
-    # Makes glibc keep freed memory. Returning it to the kernel took six sevenths of a claim's time.
+    # Once a block of this size was freed, glibc keeps freed memory. Returning it to the kernel took six sevenths of a
+    # claim's time.
     block = bytes(16 * 1024 * 1024)
     del block
 
@@ -78,8 +79,8 @@ def connect_to_read(path: Path) -> apsw.Connection:
 
 def is_in_wal_mode(connection: apsw.Connection, path: Path) -> bool:
     if connection.open_flags & apsw.SQLITE_OPEN_URI:
-        # An immutable connection always reports "delete", so read the version in the file's header. Closing the file
-        # would drop the locks of this process, but an immutable connection has none.
+        # An immutable connection always reports "delete", so read bytes 18 and 19 of the file, which are 2 in WAL mode.
+        # Closing the file would drop the locks of this process, but an immutable connection has none.
         with path.open("rb") as file:
             return file.read(20)[18:] == b"\x02\x02"
     return connection.execute("PRAGMA journal_mode").fetchall() == [("wal",)]
@@ -87,11 +88,11 @@ def is_in_wal_mode(connection: apsw.Connection, path: Path) -> bool:
 
 def is_unused(path: Path) -> bool:
     # The last process to close a database deletes its -wal file.
-    return os.access(path, os.R_OK) and not os.path.exists(f"{path}-wal")  # noqa: PTH110  no error where one may not look
+    return os.access(path, os.R_OK) and not os.path.exists(f"{path}-wal")  # noqa: PTH110  raises no error without access
 
 
-def _reader(name: str, path: Path, flags: int) -> apsw.Connection:
-    with _set_up(name, path, flags) as connection:
+def _reader(path_or_uri: str, path: Path, flags: int) -> apsw.Connection:
+    with _open(path_or_uri, path, flags) as connection:
         connection.execute("PRAGMA query_only = 1")
         connection.execute(f"PRAGMA cache_size = -{_READER_CACHE_KIB}")
         # Fails here if the database cannot be read.
@@ -109,14 +110,14 @@ def _occurrences(match: apsw.FTS5ExtensionApi, /, *_: Any) -> int:
 
 def create(path: Path, on_long_wait: OnLongWait | None = None) -> apsw.Connection:
     flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
-    with translate_errors(path), _set_up(str(path), path, flags, on_long_wait) as connection:
+    with translate_errors(path), _open(str(path), path, flags, on_long_wait) as connection:
         set_wal_mode(connection, path)
         connection.execute("PRAGMA synchronous = FULL")
         return connection
 
 
 def set_wal_mode(connection: apsw.Connection, path: Path) -> None:
-    # Retry here, because SQLite does not call the busy handler for this statement.
+    # SQLite does not call the busy handler for this statement, so retry it here.
     deadline = time.monotonic() + BUSY_SECONDS
     while True:
         try:
@@ -138,9 +139,11 @@ def set_wal_mode(connection: apsw.Connection, path: Path) -> None:
 
 
 @contextmanager
-def _set_up(name: str, path: Path, flags: int, on_long_wait: OnLongWait | None = None) -> Iterator[apsw.Connection]:
+def _open(
+    path_or_uri: str, path: Path, flags: int, on_long_wait: OnLongWait | None = None
+) -> Iterator[apsw.Connection]:
     """Open a connection, and close it only if the block fails."""
-    connection = apsw.Connection(name, flags=flags, statementcachesize=_STATEMENTS_KEPT)
+    connection = apsw.Connection(path_or_uri, flags=flags, statementcachesize=_STATEMENTS_KEPT)
     try:
         connection.set_busy_handler(BusyHandler(path, on_long_wait))
         connection.wal_autocheckpoint(0)
@@ -185,9 +188,9 @@ class BusyHandler:
         self._started = 0.0
         self._has_reported = False
 
-    def __call__(self, calls: int) -> bool:
+    def __call__(self, earlier_calls_in_this_wait: int) -> bool:
         now = time.monotonic()
-        if calls == 0:
+        if earlier_calls_in_this_wait == 0:
             self._started, self._has_reported = now, False
         waited = now - self._started
         if waited >= _LONG_WAIT_SECONDS and not self._has_reported and self._on_long_wait is not None:

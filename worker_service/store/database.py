@@ -31,12 +31,12 @@ Row = tuple[Any, ...]
 Values = Sequence[Any] | dict[str, Any]
 
 _PAUSE_SECONDS_MIN = 0.001
+# Writes within this time of the first one follow each other without a pause.
 _BURST_SECONDS = 0.01
-"""Writes within this time of the first one follow each other without a pause."""
+# Length of a pause as a share of the time that the lock was held.
 _PAUSE_SHARE = 1 / 3
-"""Length of a pause as a share of the time that the lock was held."""
+# A longer write gets a pause as long as itself, because waiting programs retry at growing intervals.
 _LONG_WRITE_SECONDS = 0.005
-"""A longer write gets a pause as long as itself, because waiting programs retry at growing intervals."""
 
 
 class WriteOptions(Struct, frozen=True):

@@ -39,13 +39,14 @@ if TYPE_CHECKING:
 _DOCUMENTS_AT_ONCE = 50
 _FORGOTTEN_AT_ONCE = 500
 _PAUSE_AFTER_FAILED_JOB = timedelta(hours=1)
+# Rows of the matrix converted to floats at once: a float takes four times the memory of a stored byte.
 _FLOAT_ROWS_AT_ONCE = 8192
-_RESCORED = 300
-"""Number of passages compared by their windows' vectors, after all were compared by their mean."""
-SIMILAR_MOST = 100
-_SIMILARITY_LEAST_AS_SHARE_OF_BEST = 0.6
+# Number of passages compared by their windows' vectors, after all were compared by their mean.
+_RESCORED_MAX = 300
+SIMILAR_PASSAGES_MAX = 100
+_SIMILARITY_MIN_AS_SHARE_OF_BEST = 0.6
+# The query's vector is moved towards the pages that fit best by words. Chosen on half of the Cranfield questions.
 _FEEDBACK_PAGES, _FEEDBACK_SHARE = 3, 0.5
-"""The query's vector is moved towards the pages that fit best by words. Chosen on half of the Cranfield questions."""
 
 
 class PassageEmbeddings(StorePart):
@@ -104,44 +105,44 @@ class PassageEmbeddings(StorePart):
         return next((model for (model,) in self._db.read("embedding_model")), None)
 
     def similar(
-        self, model: str, question: Vectors, best_by_words: Sequence[int], filters: Mapping[str, object]
+        self, model: str, query_vector: Vectors, best_by_words: Sequence[int], filters: Mapping[str, object]
     ) -> list[Row]:
         """Return (result_id, document_id, number, content) of pages with a similar meaning, best first."""
         import numpy as np
 
-        matrix = self._matrix(model, len(question))
+        matrix = self._matrix(model, len(query_vector))
         on_best_pages = self._db.read("embeddings_on_pages", result_ids=json.dumps([*best_by_words[:_FEEDBACK_PAGES]]))
         feedback_rows = np.flatnonzero(np.isin(matrix.ids, [passage_id for (passage_id,) in on_best_pages]))
         if len(feedback_rows):
             feedback = normalised(normalised(matrix.vectors[feedback_rows].astype(np.float32)).mean(0))
-            question = normalised(question + _FEEDBACK_SHARE * feedback)
-        candidates = self._best_visible_ids(matrix.ids, matrix.scores(question), filters)
+            query_vector = normalised(query_vector + _FEEDBACK_SHARE * feedback)
+        candidates = self._best_visible_ids(matrix.ids, matrix.scores(query_vector), filters)
         # Score, passage and word in the middle of its best window.
         scored: list[tuple[float, int, int]] = []
         for passage_id, vectors in self._db.read("vectors_of", ids=json.dumps(candidates)):
             # The first vector is the mean of the others, which are the windows'.
-            scores = normalised(_unpacked(vectors, len(question)))[1:] @ question
+            scores = normalised(_unpacked(vectors, len(query_vector)))[1:] @ query_vector
             best_window = int(scores.argmax())
             scored.append((float(scores[best_window]), passage_id, middle_word(best_window, len(scores))))
         scored.sort(reverse=True)
-        score_least = _SIMILARITY_LEAST_AS_SHARE_OF_BEST * max((score for score, *_ in scored), default=0.0)
-        places = [place for score, *place in scored[:SIMILAR_MOST] if score >= score_least]
+        score_min = _SIMILARITY_MIN_AS_SHARE_OF_BEST * max((score for score, *_ in scored), default=0.0)
+        places = [place for score, *place in scored[:SIMILAR_PASSAGES_MAX] if score >= score_min]
         return self._db.read("matches_of", places=json.dumps(places), **filters)
 
     def _best_visible_ids(self, ids: NDArray[np.int64], scores: Vectors, filters: Mapping[str, object]) -> list[int]:
         import numpy as np
 
         # Nearly always enough of the very best passages are visible.
-        for most in (4 * _RESCORED, 40 * _RESCORED):
+        for most in (4 * _RESCORED_MAX, 40 * _RESCORED_MAX):
             best = np.argsort(-scores)[:most] if most >= len(ids) else np.argpartition(-scores, most)[:most]
             in_order = ids[best[np.argsort(-scores[best])]].tolist()
             rows = self._db.read("visible_of", ids=json.dumps(in_order), **filters)
-            if len(rows) >= _RESCORED or most >= len(ids):
-                return [passage_id for (passage_id,) in rows[:_RESCORED]]
+            if len(rows) >= _RESCORED_MAX or most >= len(ids):
+                return [passage_id for (passage_id,) in rows[:_RESCORED_MAX]]
         # The filters admit a small part of the library.
         visible = self._db.read_value("visible_embeddings", **filters)
         chosen = np.flatnonzero(np.isin(ids, np.fromstring(visible or "", np.int64, sep=",")))
-        best_ids: list[int] = ids[chosen[np.argsort(-scores[chosen])[:_RESCORED]]].tolist()
+        best_ids: list[int] = ids[chosen[np.argsort(-scores[chosen])[:_RESCORED_MAX]]].tolist()
         return best_ids
 
     def _matrix(self, model: str, dimensions: int) -> PassageMatrix:
@@ -194,14 +195,13 @@ class PassageMatrix:
         self._lengths = np.concatenate([self._lengths, lengths])
         self.ids = np.concatenate([self.ids, np.array([passage_id for passage_id, _ in rows], np.int64)])
 
-    def scores(self, question: Vectors) -> Vectors:
+    def scores(self, query_vector: Vectors) -> Vectors:
         import numpy as np
 
         scores = np.zeros(len(self.vectors), np.float32)
         for at in range(0, len(scores), _FLOAT_ROWS_AT_ONCE):
-            scores[at : at + _FLOAT_ROWS_AT_ONCE] = (
-                self.vectors[at : at + _FLOAT_ROWS_AT_ONCE].astype(np.float32) @ question
-            )
+            block = slice(at, at + _FLOAT_ROWS_AT_ONCE)
+            scores[block] = self.vectors[block].astype(np.float32) @ query_vector
         return scores / self._lengths
 
 

@@ -96,15 +96,9 @@ class Intake(StorePart):
             return self._record_known_document(job, request, document_id, decision, parent_id)
         if job.batch_id is not None:
             self._db.write("add_to_batch", batch_id=job.batch_id, document_id=document_id)
-        [(generation,)] = self._db.write(
-            "next_generation",
-            document_id=document_id,
-            settings=new_settings,
-            content=request.content,
-            revision=request.revision,
-            name=request.name,
-            now=self._db.now(),
-        )
+        facts = {"content": request.content, "revision": request.revision, "name": request.name}
+        place = {"document_id": document_id, "now": self._db.now()}
+        [(generation,)] = self._db.write("next_generation", **place, **facts, settings=new_settings)
         self._db.write("copy_standing_actions", document_id=document_id, generation=generation)
         if decision is Decision.TAKEN_OVER:
             self._db.write("move_actions", document_id=document_id, generation=generation)

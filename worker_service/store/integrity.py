@@ -1,7 +1,4 @@
-"""Checks of the database file and of the search index, and the audit of all rows.
-
-The audit finds rows that break a promise: P1 to P13 in ARCHITECTURE.md.
-"""
+"""Checks of the database file and the search index, and the audit: rows that break a promise (P1 to P13)."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from worker_service.store.settling import settle
 
 _JOBS_PER_TRANSACTION = 500
 
-_POSSIBLE_WHERE = {
+_CONDITION_BY_VERB = {
     "cancel": "status IN ('pending', 'running')",
     "retry": "status IN ('completed', 'failed', 'cancelled')",
     "delete": "status <> 'running'",
@@ -32,6 +32,7 @@ class JobToChange(Struct, frozen=True):
     status: Status
     priority: int
     undo_state: str
+    """Status, fence and priority: if they have changed since an action, it is not undone."""
     is_stopping: bool
     title: str
 
@@ -41,8 +42,8 @@ class JobControl(StorePart):
         self, selector: Selector, *, actor: str, without_grace: bool = False, action_id: int | None = None
     ) -> Changed:
         # Run both statements in one transaction, so that no worker sees the request without `without_grace`.
-        verbs = ("cancel", "cancel_now") if without_grace else ("cancel",)
-        return self._run_action(verbs, selector, actor, action_id=action_id)
+        statements = ("cancel", "cancel_now") if without_grace else ("cancel",)
+        return self._run_action(statements, selector, actor, action_id=action_id)
 
     def retry(self, selector: Selector, *, actor: str) -> Changed:
         return self._run_action(("retry",), selector, actor)
@@ -59,7 +60,7 @@ class JobControl(StorePart):
                 self._db.write("batch_priority", batch_ids=json.dumps(batch_ids), owners=owners, priority=level)
         changed = self._run_action(("priority",), selector, actor, level)
         # Jobs inserted meanwhile as follow-ups of jobs that still had the old priority.
-        with_old_priority = f"{_POSSIBLE_WHERE['priority']} AND priority <> {level}"
+        with_old_priority = f"{_CONDITION_BY_VERB['priority']} AND priority <> {level}"
         while (selector.names_groups or selector.batch_id is not None) and (
             ids := self._store.job_queries.ids(selector, with_old_priority)
         ):
@@ -76,19 +77,19 @@ class JobControl(StorePart):
 
     def _run_action(
         self,
-        verbs: Sequence[str],
+        statements: Sequence[str],
         selector: Selector,
         actor: str,
-        level: int | None = None,
+        new_priority: int | None = None,
         *,
         action_id: int | None = None,
     ) -> Changed:
-        # The first changed job creates the action's row.
-        verb = verbs[0]
+        # The first changed job creates the action's row. The first statement has the name of the verb.
+        verb = statements[0]
         # Try all jobs that were named by id, so that each refusal gives its reason.
         is_named = selector == Selector(ids=selector.ids) and bool(selector.ids)
         job_ids = (
-            sorted(set(selector.ids)) if is_named else self._store.job_queries.ids(selector, _POSSIBLE_WHERE[verb])
+            sorted(set(selector.ids)) if is_named else self._store.job_queries.ids(selector, _CONDITION_BY_VERB[verb])
         )
 
         def change(job: JobToChange) -> None:
@@ -96,8 +97,8 @@ class JobControl(StorePart):
             self._refuse_impossible(verb, job)
             if action_id is None:
                 action_id = begin_action(self._db, verb, actor)
-            for statement in verbs:
-                self._db.write(statement, job_id=job.id, priority=level, now=self._db.now())
+            for statement in statements:
+                self._db.write(statement, job_id=job.id, priority=new_priority, now=self._db.now())
             changed = self.read_job(job.id)
             left_as = changed.undo_state if changed else job.title
             add_action_item(self._db, action_id, job.id, left_as, priority_before=job.priority)

@@ -57,6 +57,7 @@ class JobQueries(StorePart):
         return [job_id for (job_id,) in self._db.read_sql(sql, [*values, selector.older_than or "9999", most])]
 
     def family(self, ids: Sequence[int]) -> Sequence[int]:
+        """Return these jobs with all their follow-up jobs."""
         return [job_id for (job_id,) in self._db.read("family", ids=json.dumps(list(ids)))]
 
     def waits_for(self, job_id: int) -> Sequence[tuple[int, str]]:
@@ -79,6 +80,7 @@ class JobQueries(StorePart):
         before_id: int | None = None,
         from_id: int | None = None,
     ) -> Sequence[int]:
+        """Return unread documents of matching jobs that have one of these statuses."""
         matching = [status for status in selector.statuses or statuses if status in statuses]
         if not matching:
             return []
@@ -121,7 +123,9 @@ class JobQueries(StorePart):
         return str(self._db.read_value("database_id"))
 
 
-_IDS_BY = "SELECT q.id FROM json_each(?) w CROSS JOIN worker_job_queue q ON q.{0} = w.value AND q.{0} IS NOT NULL"
+_IDS_BY = (
+    "SELECT q.id FROM json_each(?) w CROSS JOIN worker_job_queue q ON q.{column} = w.value AND q.{column} IS NOT NULL"
+)
 
 
 def _where_between(selector: Selector, before_id: int | None, from_id: int | None) -> tuple[str, list[Any]]:
@@ -140,8 +144,8 @@ def where(selector: Selector) -> tuple[str, list[Any]]:
 def _id_terms(selector: Selector) -> Iterator[_Term]:
     queries = {
         "SELECT value FROM json_each(?)": selector.ids,
-        _IDS_BY.format("batch_id"): selector.batch_ids,
-        _IDS_BY.format("document_id"): selector.document_ids,
+        _IDS_BY.format(column="batch_id"): selector.batch_ids,
+        _IDS_BY.format(column="document_id"): selector.document_ids,
     }
     named = {sql: json.dumps(list(ids)) for sql, ids in queries.items() if ids}
     if named:
@@ -150,7 +154,7 @@ def _id_terms(selector: Selector) -> Iterator[_Term]:
 
 def _column_terms(selector: Selector) -> Iterator[_Term]:
     if selector.statuses:
-        yield _any_term("status", [str(status) for status in selector.statuses])
+        yield _in_term("status", [str(status) for status in selector.statuses])
     for column in FILTER_COLUMNS:
         wanted = getattr(selector, column.filter_field)
         if column.matches_part and wanted is not None:
@@ -158,15 +162,15 @@ def _column_terms(selector: Selector) -> Iterator[_Term]:
         elif isinstance(wanted, int | str):
             yield f"{column.name} = ?", [wanted]
         elif wanted:
-            yield _any_term(column.name, wanted)
+            yield _in_term(column.name, wanted)
 
 
-def _any_term(column: str, wanted: Sequence[object]) -> _Term:
+def _in_term(column: str, wanted: Sequence[object]) -> _Term:
     return f"{column} IN ({', '.join('?' * len(wanted))})", wanted
 
 
 def _other_terms(selector: Selector) -> Iterator[_Term]:
-    # These let the planner use the partial indexes.
+    # The first three let the planner use the partial indexes.
     if selector.accounts:
         yield "account IS NOT NULL", ()
     if selector.error_code is not None:

@@ -5,14 +5,7 @@ import zlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from worker_service.base.errors import DocumentNotFound
-from worker_service.jobs.documents import (
-    CONFIDENCE_LEAST,
-    AskedAction,
-    IndexStatus,
-    OnEnd,
-    PageResult,
-    PublishedFile,
-)
+from worker_service.jobs.documents import CONFIDENCE_LEAST, AskedAction, IndexStatus, OnEnd, PageResult, PublishedFile
 from worker_service.jobs.job import Job
 from worker_service.jobs.library import (
     NEWEST_FIRST,
@@ -46,7 +39,7 @@ class Library(StorePart):
         order: DocumentOrder = NEWEST_FIRST,
     ) -> Sequence[Document]:
         """List documents. In another order than the default one, the document `before_id` must still exist."""
-        from_clause, condition, values = _chosen(selector, order)
+        from_clause, condition, values = _conditions(selector, order)
         direction, comparison = ("DESC", "<") if order.is_descending else ("ASC", ">")
         column = _SORTED_BY[order.sort]
         if before_id is not None and column == "d.id":
@@ -55,18 +48,18 @@ class Library(StorePart):
             last = f"SELECT {column}, d.id FROM document d WHERE d.id = ?"
             condition, values = f"{condition} AND ({column}, d.id) {comparison} ({last})", [*values, before_id]
         order_by = f"ORDER BY {column} {direction}, d.id {direction}"
-        chosen = f"SELECT d.id FROM {from_clause} WHERE {condition} {order_by} LIMIT ?"
-        sql = f"{self._db.statements['documents_begin']} d.id IN ({chosen}) {order_by}"
+        ids = f"SELECT d.id FROM {from_clause} WHERE {condition} {order_by} LIMIT ?"
+        sql = f"{self._db.statements['documents_begin']} d.id IN ({ids}) {order_by}"
         return [_document_from(row) for row in self._db.read_sql(sql, [*values, most])]
 
     def totals(self, selector: DocumentSelector) -> DocumentTotals:
-        from_clause, condition, values = _chosen(selector)
+        from_clause, condition, values = _conditions(selector)
         sql = f"SELECT count(*), total(d.pages) FROM {from_clause} WHERE {condition}"
         [(documents, pages)] = self._db.read_sql(sql, values)
         return DocumentTotals(documents, int(pages))
 
     def document_ids(self, selector: DocumentSelector) -> Sequence[int]:
-        _, condition, values = _chosen(selector, NEWEST_FIRST)
+        _, condition, values = _conditions(selector, NEWEST_FIRST)
         sql = f"SELECT d.id FROM document d WHERE {condition} ORDER BY d.id"
         return [document_id for (document_id,) in self._db.read_sql(sql, values)]
 
@@ -172,7 +165,7 @@ def _total_length(intervals: Iterable[tuple[float, float]]) -> float:
     return total
 
 
-def _chosen(selector: DocumentSelector, order: DocumentOrder | None = None) -> tuple[str, str, list[object]]:
+def _conditions(selector: DocumentSelector, order: DocumentOrder | None = None) -> tuple[str, str, list[object]]:
     """Return the FROM clause, the WHERE condition and its values."""
     is_by_id = order is not None and order.sort is DocumentSort.DATE
     # Starting from the tag takes half as long as searching the list, and matters most for a tag of many documents.
@@ -219,7 +212,11 @@ def _chosen(selector: DocumentSelector, order: DocumentOrder | None = None) -> t
 
 
 def _document_from(row: Row) -> Document:
-    return Document(*(*row[:8], IndexStatus(row[8]), *row[9:-2], bool(row[-2]), json.loads(row[-1])))
+    columns = dict(zip(Document.__struct_fields__, row, strict=True))
+    columns["status"] = IndexStatus(columns["status"])
+    columns["is_locked"] = bool(columns["is_locked"])
+    columns["tags"] = json.loads(columns["tags"])
+    return Document(**columns)
 
 
 def page_from(row: Row) -> PageResult:

@@ -1,7 +1,7 @@
 """Removal of documents, and of pages, page results and files that nothing needs any more.
 
-A page result is what was read of a page; pages with the same digest share it. It is marked as unused when no page
-refers to it, and deleted when all attempts that may have asked for it have ended.
+A page result is what was read of a page; equal pages share it. An unused one is deleted when all attempts that may
+have asked for it have ended.
 """
 
 from __future__ import annotations
@@ -117,8 +117,6 @@ class Removal(StorePart):
             for statement in ("unindex_results", "forget_aliases", "forget_results"):
                 self._db.write(statement, result_ids=result_ids)
         return len(rows)
-
-    # ── Files ──
 
     def published_files(self, *, after: int, most: int) -> Sequence[PublishedPath]:
         return [PublishedPath(*row) for row in self._db.read("published_files", after=after, most=most)]

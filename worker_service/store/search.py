@@ -17,17 +17,17 @@ from msgspec import Struct, field
 from worker_service.base.divided_words import divided_words
 from worker_service.base.errors import BadInput
 from worker_service.jobs.documents import CONFIDENCE_LEAST
-from worker_service.jobs.search import (
-    FoundCopy,
-    FoundDocument,
-    FoundPage,
-    KeywordCount,
-    SearchRequest,
-    SearchResult,
-)
+from worker_service.jobs.search import FoundCopy, FoundDocument, FoundPage, KeywordCount, SearchRequest, SearchResult
 from worker_service.store.connection import register_occurrences_function
 from worker_service.store.database import Row, StorePart
-from worker_service.store.search_query import any_of, fts_phrase, fts_query, plain_operands, with_spellings
+from worker_service.store.search_query import (
+    any_of,
+    fts_phrase,
+    fts_query,
+    one_edit_away,
+    plain_operands,
+    with_spellings,
+)
 from worker_service.store.search_ranking import (
     RERANKED_PAGES_MAX,
     Stem,
@@ -40,7 +40,6 @@ from worker_service.store.search_ranking import (
     term_of,
     without_small_words,
 )
-from worker_service.store.search_suggestions import one_edit_away
 
 if TYPE_CHECKING:
     from worker_service.base.embedding import Vectors
@@ -54,9 +53,9 @@ RARE_WORD_PAGES_MAX = 1000
 NAMED_DOCUMENTS_MAX = 200
 _LANGUAGE_SAMPLE_PAGES = 12
 
-_TAGS_MOST = 5000
+_TAGS_MAX = 5000
 _LAST_PAGE_NUMBER = (1 << 63) - 1
-_SIMILAR_MOST = 5
+_SIMILAR_WORDS_MAX = 5
 _SNIPPET_CHARACTERS_OF_PAGE_WITHOUT_WORDS = 200
 _SNIPPET_CHARACTERS_BEFORE_DIVIDED_WORD, _SNIPPET_CHARACTERS_AFTER_DIVIDED_WORD = 80, 120
 
@@ -76,8 +75,8 @@ class Match(NamedTuple):
     """Digest of the document's file; may be empty."""
 
 
+# Stands for `result_id` and `number` if the match is in the document's name and tags.
 _NAME_AND_TAGS = 0
-"""Stands for `result_id` and `number` if the match is in the document's name and tags."""
 
 
 class MatchGroup(Struct):
@@ -171,7 +170,7 @@ class PageSearch(StorePart):
         rows = self._db.read("named_documents", query=query, **values)
         # By the word without accents.
         words = {fold(operand.strip('"')): operand for operand in operands}
-        for tag in self._store.tags.names(request.owner, most=_TAGS_MOST) if words else ():
+        for tag in self._store.tags.names(request.owner, most=_TAGS_MAX) if words else ():
             tag_words = {fold(part) for part in tag.split()}
             if tag_words <= words.keys():
                 # The query has all words of the tag, so the document's name must have the other words.
@@ -184,7 +183,9 @@ class PageSearch(StorePart):
         text = request.text
         for word in (operand.strip('"') for operand in operands):
             if word.isalnum() and not self._is_on_a_page(word, request):
-                rows = self._db.read("similar_words", words=json.dumps(one_edit_away(fold(word))), most=_SIMILAR_MOST)
+                rows = self._db.read(
+                    "similar_words", words=json.dumps(one_edit_away(fold(word))), most=_SIMILAR_WORDS_MAX
+                )
                 similar = (term for (term,) in rows if self._is_on_a_page(term, request))
                 text = re.sub(rf"\b{re.escape(word)}\b", next(similar, word), text)
         return text if text != request.text else None

@@ -7,13 +7,14 @@ capitals between two operands.
 from __future__ import annotations
 
 import re
+import string
 from collections.abc import Iterator, Sequence
 
+# Default maximum number of words between the operands of NEAR.
 NEAR_WORDS = 10
-"""Default maximum number of words between the operands of NEAR."""
 
-_DEPTH_MOST = 8
-"""Maximum nesting of brackets; deeper groups are dropped. FTS5's own limit is slightly higher."""
+# Maximum nesting of brackets; deeper groups are dropped. FTS5's own limit is slightly higher.
+_DEPTH_MAX = 8
 _QUOTES = str.maketrans("“”„\0", '""" ')
 _TOKEN = re.compile(
     r'NEAR\((?=[^()]*[^\W_])(?P<near>(?:[^()"]|"[^"]*")*?)(?:,\s*(?P<within>\d{1,6})\s*)?\)(?=[\s()]|$)'
@@ -26,6 +27,8 @@ _NEAR = re.compile(r"NEAR(?:/(\d{1,6}))?")
 _OPERATORS = ("AND", "OR", "NOT")
 _PHRASE_OR_NEAR = re.compile(r'NEAR\((?:[^()"]|"[^"]*")*\)|"[^"]*"(?: \*)?')
 _SHARP_S = re.compile("[ßẞ]")
+# Shorter words are one edit away from too many others.
+_SUGGESTION_LETTERS_MIN, _SUGGESTION_LETTERS_MAX = 4, 24
 
 
 def fts_query(text: str) -> str:
@@ -85,7 +88,7 @@ def _parse_group(tokens: Iterator[re.Match[str]], depth: int) -> str:
     terms: list[str] = []
     for token in tokens:
         if token["bracket"] == "(":
-            terms.append(_parse_group(tokens, depth + 1) if depth < _DEPTH_MOST else "")
+            terms.append(_parse_group(tokens, depth + 1) if depth < _DEPTH_MAX else "")
         elif token["bracket"] and depth:
             break
         elif token["near"] is not None:
@@ -172,3 +175,23 @@ def _split_at(terms: Sequence[str], operator: str) -> list[list[str]]:
 
 def _join(terms: Sequence[str], operator: str) -> str:
     return f"({f' {operator} '.join(terms)})" if len(terms) > 1 else "".join(terms)
+
+
+# ── Suggestions for a word that occurs nowhere ──
+
+
+def one_edit_away(word: str) -> list[str]:
+    # With one letter more, less or changed, or two neighbours swapped.
+    return [*dict.fromkeys(_edits(word))] if _SUGGESTION_LETTERS_MIN <= len(word) <= _SUGGESTION_LETTERS_MAX else []
+
+
+def _edits(word: str) -> Iterator[str]:
+    # English letters and those of the word are enough: the index has no accents.
+    letters = sorted({*string.ascii_lowercase, *word})
+    for at in range(len(word) + 1):
+        before, after = word[:at], word[at:]
+        yield before + after[1:]
+        yield before + after[1:2] + after[:1] + after[2:]
+        for letter in letters:
+            yield before + letter + after
+            yield before + letter + after[1:]

@@ -30,13 +30,13 @@ _SNOWBALL_NAMES = {
 }  # fmt: skip
 _WORD = re.compile(r"[^\W_]+")
 _PLAIN = re.compile(r'"([^\W_]+)"')
-_STEM_LETTERS_LEAST = 4
-"""Shorter stems begin too many other words."""
-_TEXT_MOST = 20_000
+# Shorter stems begin too many other words.
+_STEM_LETTERS_MIN = 4
+_TEXT_CHARACTERS_MAX = 20_000
 
 # BM25's saturation and length normalisation, and RM3's parameters, chosen on half of the Cranfield questions.
 _K1, _B = 1.6, 0.75
-_FEEDBACK_PAGES, _FEEDBACK_STEMS, _FEEDBACK_LETTERS_LEAST, _ORIGINAL_SHARE = 5, 15, 3, 0.5
+_FEEDBACK_PAGES, _FEEDBACK_STEMS, _FEEDBACK_LETTERS_MIN, _ORIGINAL_SHARE = 5, 15, 3, 0.5
 # Constant of reciprocal rank fusion, and the weight of the rank by meaning, chosen in the same way.
 _FUSION, _MEANING_SHARE = 10, 0.7
 
@@ -73,7 +73,7 @@ class Term(Struct, frozen=True):
 def term_of(operand: str, stem: Stem) -> Term:
     stems = tuple(stem(_words(operand)))
     plain = _PLAIN.fullmatch(operand)
-    if plain is None or len(stems[0]) < _STEM_LETTERS_LEAST or not fold(plain[1]).startswith(fold(stems[0])):
+    if plain is None or len(stems[0]) < _STEM_LETTERS_MIN or not fold(plain[1]).startswith(fold(stems[0])):
         return Term(operand.strip('"'), with_spellings(operand), stems)
     return Term(plain[1], with_spellings(f'"{stems[0]}" *'), stems)
 
@@ -93,7 +93,7 @@ def rank_pages(
     `pages_with` is the number of pages with each term, `pages` the number of all pages.
     """
     rarity = {word: _rarity(count, pages) for term, count in pages_with.items() for word in term.stems}
-    stems = {page: Counter(stem(_words(text[:_TEXT_MOST]))) for page, text in texts.items()}
+    stems = {page: Counter(stem(_words(text[:_TEXT_CHARACTERS_MAX]))) for page, text in texts.items()}
     scores = _bm25(stems, rarity)
     order = sorted(scores, key=lambda page: (-scores[page], page))
     scores = _bm25(stems, _with_feedback(rarity, stems, {page: scores[page] for page in order[:_FEEDBACK_PAGES]}))
@@ -108,7 +108,7 @@ def _with_feedback(
     shares: defaultdict[str, float] = defaultdict(float)
     for page, score in best.items():
         for word, count in stems[page].items():
-            if len(word) >= _FEEDBACK_LETTERS_LEAST:
+            if len(word) >= _FEEDBACK_LETTERS_MIN:
                 shares[word] += score * count / stems[page].total()
     added = {word: shares[word] for word in sorted(shares, key=lambda word: -shares[word])[:_FEEDBACK_STEMS]}
     total = sum(added.values()) or 1.0

@@ -131,15 +131,8 @@ def fire_actions(
     for row in db.read_locked("actions_due", document_ids=ids):
         action_id, job_type, payload, document_id, owner, name, state, error_code, generation, *inherited = row
         job_parent = parent or ParentFacts(*inherited)
-        facts = {
-            "document_id": document_id,
-            "batch_id": job_parent.batch_id,
-            "generation": generation,
-            "owner": owner,
-            "name": name,
-            "state": state,
-            "error_code": error_code,
-        }
+        document = {"document_id": document_id, "generation": generation, "owner": owner, "name": name}
+        facts = document | {"batch_id": job_parent.batch_id, "state": state, "error_code": error_code}
         job_id = _insert_action_job(db, NewJob(job_type, payload=payload, owner=owner, name=name), job_parent, facts)
         db.write("mark_action_fired", action_id=action_id, job_id=job_id, now=db.now())
 
@@ -147,20 +140,13 @@ def fire_actions(
 def fire_actions_of_job(db: Database, job_id: int) -> None:
     for job_type, payload in db.write("mark_failure_actions_fired", job_id=job_id):
         [(owner, name, error_code, *inherited)] = db.read_locked("failed_job", job_id=job_id)
-        facts = {
-            "job_id": job_id,
-            "document_id": None,
-            "batch_id": inherited[0],
-            "generation": None,
-            "owner": owner,
-            "name": name,
-            "state": "failed",
-            "error_code": error_code,
-        }
+        parent = ParentFacts(job_id, *inherited)
+        place = {"document_id": None, "generation": None, "batch_id": parent.batch_id}
+        facts = place | {"job_id": job_id, "owner": owner, "name": name, "state": "failed", "error_code": error_code}
         # Bytes, because RETURNING raises where text is not UTF-8.
         job_type, payload = job_type.decode(errors="replace"), payload.decode(errors="replace")
         job = NewJob(job_type, payload=payload, owner=owner, name=name)
-        _insert_action_job(db, job, ParentFacts(job_id, *inherited), facts)
+        _insert_action_job(db, job, parent, facts)
 
 
 def fire_actions_of_batch(db: Database, facts: dict[str, object], owner: str, actions: str) -> None:

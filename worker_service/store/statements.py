@@ -8,10 +8,10 @@ from pathlib import Path
 from worker_service.jobs.job import Job, NewJob
 from worker_service.store.database import placeholders
 
+# Fields that are not stored unchanged in a column of the same name.
 _CONVERTED_FIELDS = (
     "run_at", "max_retries", "name", "after", "after_any", "after_earlier", "on_failure", "document", "adds_document",
 )  # fmt: skip
-"""Fields that are not stored unchanged in a column of the same name."""
 PLAIN_FIELDS = tuple(name for name in NewJob.__struct_fields__ if name not in _CONVERTED_FIELDS)
 _NEW_COLUMNS = (*PLAIN_FIELDS, "run_at", "created_at", "max_retries", "parent_id", "name")
 

@@ -13,10 +13,10 @@ from worker_service.store.database import Row, StorePart
 
 JOBS_AHEAD_COUNTED_MAX = 1000
 
+# Gates that remain until a user acts or a source's rest ends.
 _LASTING_GATES = (
     "WORKER_DOWN", "PAUSED", "DRAINING", "NO_NODE", "CAPABILITY_MISSING", "UNKNOWN_TYPE", "DISK_LOW", "SOURCE_RESTING",
 )  # fmt: skip
-"""Gates that remain until a user acts or a source's rest ends."""
 
 _UNKNOWN_TYPE = "UNKNOWN_TYPE"
 _RANK_ABOVE_ALL = 100
@@ -63,14 +63,11 @@ class Gates(StorePart):
         return without_rehearsal
 
     def standstill(self, *, dead: Collection[str] = ()) -> Sequence[Gate]:
-        """Return the gates that keep all ready jobs from starting, or nothing if a lane is open.
-
-        A lane is the ready jobs of one type, owner and source.
-        """
+        """Return the gates that keep all ready jobs from starting, or nothing if a lane is open."""
         with self._db.snapshot():
             workers = [worker_id for worker_id, *_ in self._db.read("workers")]
             now = self._db.now()
-            # Each lane has at least one row; its code is empty.
+            # Each lane (ready jobs of one type, owner and source) has at least one row, with an empty code.
             rows = self._db.read("gates_of_ready_lanes", now=now, stale_before=self._db.stale_before(), prefetched=0)
             resting = self._db.read("rests_of_snoozed_jobs", now=now)
         gates_by_lane: dict[Row, _GatesByWorker] = {}
