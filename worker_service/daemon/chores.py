@@ -18,6 +18,7 @@ from pathlib import Path
 
 from worker_service.base import events
 from worker_service.base.clock import as_text, boot_clock, from_text, parse_duration
+from worker_service.base.directories import open_nested_folder
 from worker_service.base.humanize import counted, format_length
 from worker_service.base.sd_notify import Notifier
 from worker_service.daemon.attempts import DaemonContext
@@ -303,22 +304,18 @@ def sweep_kept(context: DaemonContext) -> float:
 def _delete_unless_used(folder: Path, used_since: float) -> bool:
     """Return True if the directory was deleted. Each attempt that uses it locks it and sets its time."""
     try:
-        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        with open_nested_folder(folder.parent, [folder.name]) as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(lock).st_mtime >= used_since:
+                return False
+            if not folder.name.startswith(_SWEPT_PREFIX):
+                # Rename first: a process that opens the directory during deletion would find half of its files.
+                folder = folder.rename(folder.with_name(f"{_SWEPT_PREFIX}{folder.name}"))
+            shutil.rmtree(folder, ignore_errors=True)
+            return True
     except OSError:
+        # An attempt has locked it, or it is no directory.
         return False
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.fstat(lock).st_mtime >= used_since:
-            return False
-        if not folder.name.startswith(_SWEPT_PREFIX):
-            # Rename first: a process that opens the directory during deletion would find half of its files.
-            folder = folder.rename(folder.with_name(f"{_SWEPT_PREFIX}{folder.name}"))
-        shutil.rmtree(folder, ignore_errors=True)
-    except OSError:
-        return False
-    finally:
-        os.close(lock)
-    return True
 
 
 # ── Jobs of unknown types ─────────────────────────────────────────────────────────────────────────────────────────────

@@ -316,16 +316,15 @@ class Loop:
         if self._stopping.is_requested:
             self._exit_code = 0
         elif self.exits_when_drained and not self._claiming.may_find_jobs and not self._is_more_work_expected():
-            self.context.log.info(
-                events.DAEMON_DRAINED, pending=self.context.store.overview.count_by_status()[Status.PENDING]
-            )
+            self.context.log.info(events.DAEMON_DRAINED, pending=self._count_pending())
             self._exit_code = 0
 
+    def _count_pending(self) -> int:
+        return self.context.store.overview.count_by_status()[Status.PENDING]
+
     def _is_more_work_expected(self) -> bool:
-        if self.nodes is not None and self.nodes.may_get_first_slots:
-            pending = self.context.store.overview.count_by_status()[Status.PENDING]
-            if pending:
-                return True
+        if self.nodes is not None and self.nodes.may_get_first_slots and self._count_pending():
+            return True
         soon = self.context.clock() + timedelta(seconds=DRAIN_WAIT_SECONDS)
         return self.context.store.leases.comes_due(self.context.identity.worker_id, soon)
 

@@ -208,9 +208,9 @@ class RunningAttempt:
         self.timeout_at = self.began_at + seconds
         self._timeout_message = f"it was not done after {seconds} s"
         self.kill_at = math.inf
-        # Wait status of the child, once it has exited.
+        # Wait status and usage of the child, once it has exited.
         self.status: int | None = None
-        self._usage: resource.struct_rusage | None = None
+        self.usage: resource.struct_rusage | None = None
         self._stop_reason: EndReason | None = None
         self._ended: Ended | None = None
         # `_ended` as the child encoded it.
@@ -377,9 +377,6 @@ class RunningAttempt:
         if not self.has_exited:
             processes.signal_group(self.child.pid, number)
 
-    def set_exit_status(self, status: int, usage: resource.struct_rusage) -> None:
-        self.status, self._usage = status, usage
-
     # --- the outcome ---
 
     def end_message(self, staging_root: Path) -> bytes:
@@ -409,14 +406,14 @@ class RunningAttempt:
     def _usage_and_duration(self, ended: Ended) -> tuple[Usage, float | None]:
         # Return a duration only if the child lives on: the daemon claims only jobs of reused children ahead.
         seconds = time.monotonic() - self.began_at
-        if self._usage is None:
+        if self.usage is None:
             self.child.past_cpu_seconds += ended.usage.cpu_seconds or 0.0
             return ended.usage, seconds
         # The kernel counts the CPU time of all attempts of the child.
-        used = self._usage.ru_utime + self._usage.ru_stime - self.child.past_cpu_seconds
+        used = self.usage.ru_utime + self.usage.ru_stime - self.child.past_cpu_seconds
         number = os.WTERMSIG(self.status) if self.status is not None and os.WIFSIGNALED(self.status) else None
         name = None if number is None else _signal_name(number)
-        return Usage(round(used, 3), self._usage.ru_maxrss * 1024, name), None
+        return Usage(round(used, 3), self.usage.ru_maxrss * 1024, name), None
 
     def _reason_with_last_lines(self) -> EndReason:
         reason = _exit_reason(self.status or 0)

@@ -470,7 +470,7 @@ class ForkServer:
                 if child is None:
                     continue
                 if child.attempt is not None:
-                    child.attempt.set_exit_status(status, usage)
+                    child.attempt.status, child.attempt.usage = status, usage
                 else:
                     if child in self._idle_children:
                         self._idle_children.remove(child)
@@ -482,8 +482,8 @@ class ForkServer:
         child.close()
         if is_home_reusable:
             self._free_homes.append(child.home)
-            return
-        self._delete_home(child.home)
+        else:
+            self._delete_home(child.home)
 
     def _delete_home(self, home: Path) -> None:
         # Delete the directory, in another process if it has files: a million of them would block all attempts.

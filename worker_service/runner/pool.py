@@ -89,20 +89,6 @@ class ForkServerConnection:
     pinged_at: float = field(default_factory=time.monotonic)
     unanswered_pings: int = 0
 
-    def is_ping_due(self, ping_seconds: float) -> bool:
-        return not self.is_broken and self.hello is not None and time.monotonic() >= self.pinged_at + ping_seconds
-
-    def count_ping(self) -> None:
-        self.pinged_at = time.monotonic()
-        self.unanswered_pings += 1
-        self.is_broken = self.unanswered_pings > UNANSWERED_PINGS_MAX
-
-    def close_sending(self) -> None:
-        # The fork server then reads the end of its input, stops its children and ends.
-        if self.socket.fileno() >= 0:
-            with contextlib.suppress(OSError):
-                self.socket.shutdown(socket.SHUT_WR)
-
 
 class LocalPool:
     module = "worker_service.runner.fork_server"
@@ -199,9 +185,7 @@ class LocalPool:
         connection = self._connection
         if connection is not None:
             events += self._receive(connection)
-            if connection.is_ping_due(self.ping_seconds):
-                connection.count_ping()
-                self._send(connection, Ping())
+            self._ping_if_due(connection)
             if connection.is_broken:
                 events += self._clean_up_after(connection, seconds=_SWEEP_SECONDS)
         return events
@@ -221,7 +205,9 @@ class LocalPool:
             return
         connection, deadline = self._connection, time.monotonic() + _CLOSE_SECONDS
         if connection is not None:
-            connection.close_sending()
+            with contextlib.suppress(OSError):
+                # The fork server then reads the end of its input, stops its children and ends.
+                connection.socket.shutdown(socket.SHUT_WR)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 connection.process.wait(_CLOSE_SECONDS)
             connection.is_broken = True
@@ -310,6 +296,15 @@ class LocalPool:
                 why = "out of memory" if code == EXIT_OUT_OF_MEMORY else f"exit code {code}"
                 raise _EndedBeforeHello(f"the fork server ended before it had described its handlers ({why})")
         return connection.hello
+
+    def _ping_if_due(self, connection: ForkServerConnection) -> None:
+        now = time.monotonic()
+        if connection.is_broken or connection.hello is None or now < connection.pinged_at + self.ping_seconds:
+            return
+        connection.pinged_at = now
+        connection.unanswered_pings += 1
+        connection.is_broken = connection.unanswered_pings > UNANSWERED_PINGS_MAX
+        self._send(connection, Ping())
 
     def _send(self, connection: ForkServerConnection, message: DaemonMessage) -> None:
         connection.unsent += encode_frame(message)

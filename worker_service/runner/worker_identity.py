@@ -123,11 +123,10 @@ def lock_holders(path: Path) -> list[int]:
 def is_running(pid: int) -> bool:
     # A signal, because /proc may hide other users' processes.
     try:
-        os.kill(pid, 0)
+        with suppress(PermissionError):
+            os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:
-        return True
     return True
 
 
