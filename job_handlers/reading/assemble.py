@@ -48,10 +48,8 @@ from worker_service.handlers import (
 )
 
 _THUMBNAIL_CPU_SECONDS = 20
-_PAGES_PER_QUESTION = 100
-"""Fewer if they are too large for one answer."""
-_PDF_CPU_SECONDS = 60
-"""Limit, and one second more for every ten pages."""
+_PAGES_PER_QUESTION = 100  # Fewer if they are too large for one answer.
+_PDF_CPU_SECONDS = 60  # Limit, to which each ten pages add a second.
 _PDF_PAGES_PER_CPU_SECOND = 10
 
 
@@ -113,7 +111,7 @@ class Assembly:
             self._uncertain.append(page.number)
 
     def add_stored_pages(self, last: int) -> None:
-        """Raise `Permanent` naming the pages that are missing."""
+        """Add the pages that follow, up to `last`. Raise `Permanent` if some are not stored."""
         for page in _stored_pages(self._context, self.pages + 1, last):
             self.add(page)
 
@@ -253,7 +251,7 @@ def run(context: Context[AssemblePayload]) -> Done:
         ) as thumbnail,
     ):
         if has_thumbnail:
-            # The thumbnail is drawn while the pages are written.
+            # Its process draws the thumbnail while the pages are written.
             thumbnail.begin()
         assembly.add_stored_pages(pages)
         return assembly.finish(facts, (lambda: thumbnail.read(1)) if has_thumbnail else None)
@@ -292,7 +290,7 @@ def _make_searchable(original: Path, target: Path, password: str, kind: str, lay
     next_number, next_layout = next(layouts, (0, None))
 
     def draw(number: int, matrix: pdf.Matrix) -> bytes:
-        # Called for each page, in their order, as that of the file of layouts.
+        # Called for each page from the first to the last, which is also the order of the layouts in the file.
         nonlocal next_number, next_layout
         if next_layout is None or next_number != number:
             return b""

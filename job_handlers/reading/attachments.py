@@ -74,7 +74,7 @@ class UnpackedFiles:
 
 
 def unpack(context: Context[Any], process: PageProcess[Any], kind: FileKind) -> UnpackedFiles:
-    """Make a document of each file that the page process unpacks. The process reads files as negative pages."""
+    """Add a document for each file that the page process unpacks. Negative page numbers ask for files."""
     unpacked = UnpackedFiles()
     container_key = document_of(context).source_key
     is_too_deep = container_key.count(WITHIN) >= _DEPTH_MAX

@@ -31,7 +31,7 @@ _MONO_FONT = re.compile(r"courier|mono|consolas|menlo|cmtt|inconsolata|typewrite
 _ITALIC_FONT = re.compile(r"italic|oblique|cmti|-it\b", re.IGNORECASE)
 _LINES_OF_COLUMN = 5  # Lines above and below whose ends show how wide the column is.
 _CAPTION_LINES_MOST = 5
-_STYLED_SHARE = 0.7  # Of a block's characters, above which all of it has the style.
+_STYLED_SHARE = 0.7  # A block has a style if more of its characters have it.
 
 
 class TextLine(Struct, frozen=True, gc=False):
@@ -40,7 +40,7 @@ class TextLine(Struct, frozen=True, gc=False):
     x1: float
     y1: float
     base: float
-    """Height of its baseline, because the boxes of fonts differ too much."""
+    """The y of its baseline, because the boxes of fonts differ too much."""
     size: float
     style: int
     """Sum of `BOLD`, `ITALIC` and `MONOSPACED`."""
@@ -245,7 +245,7 @@ def _block(lines: Sequence[TextLine], begin: int, facts: PageFacts) -> Block:
     x0, y0, x1, y1 = bounds_of(lines)
     role = stated_role or _role_of(lines, size, style, facts)
     if stated_role is Role.PARAGRAPH and style & MONOSPACED:
-        # Tags rarely state that a paragraph is code.
+        # The tags of a PDF rarely state that a paragraph is code.
         role = Role.CODE
     box = round(x0, 1), round(y0, 1), round(x1, 1), round(y1, 1)
     return Block(*box, begin, end, role, lines[0].level, size, style | (STATED_BY_FILE if stated_role else 0))

@@ -19,6 +19,7 @@ from worker_service.handlers import Context, IsCurrent, KnownDocument, KnownPage
 
 H = TypeVar("H", bound=HowToRead)
 
+# Variables that the handlers which choose an engine declare.
 ENVIRONMENT = [HandlersSettings.ocr_quality.variable]
 
 # Methods of pages that could not be read completely.
@@ -84,12 +85,12 @@ def content_of(context: Context[Any]) -> str:
 
 def check_current(context: Context[Any]) -> None:
     """Raise `Permanent` if the document has a newer generation."""
-    refuse_stale(is_stale=not context.ask(IsCurrent()).is_current)
+    if not context.ask(IsCurrent()).is_current:
+        raise stale_error()
 
 
-def refuse_stale(*, is_stale: bool) -> None:
-    if is_stale:
-        raise Permanent("STALE_GENERATION", "the document has a newer generation, which will be read instead")
+def stale_error() -> Permanent:
+    return Permanent("STALE_GENERATION", "the document has a newer generation, which will be read instead")
 
 
 def locked_error(context: Context[Any], password: str) -> Permanent:
@@ -122,17 +123,21 @@ def page_source(content: str, kind: FileKind) -> PageSource:
     return PageSource(content, formats.LIBRARY if kind.is_flowing else pdf.LIBRARY)
 
 
+# A word such as "layer" only keeps digests of one kind apart from those of another.
+
+
 def layer_digest(source: PageSource, number: int) -> str:
     # The languages of OCR cannot change a text layer.
     return digest([source.content, number, "layer", LAYER_RULES, source.library])
 
 
 def ocr_digest(source: PageSource, number: int, languages: Sequence[str], quality: str, engine: str) -> str:
-    # Can be computed without opening the file.
+    # Known without opening the file.
     return digest([source.content, number, "ocr", OCR_RULES, list(languages), quality, engine, source.library])
 
 
 def pixels_digest(picture_digest: str, languages: Sequence[str], quality: str, engine: str) -> str:
+    # Without the file: pages with equal pixels share a result, in whichever file they are.
     return digest([picture_digest, "shown", OCR_RULES, list(languages), quality, engine])
 
 
@@ -141,7 +146,7 @@ def rows_digest(content: str, number: int, library: str) -> str:
 
 
 def job_digest(page_digest: str, idempotency_key: str) -> str:
-    # For a page that could not be read: only the same job finds it, a later job tries again.
+    # For a page that could not be read: only the same job finds this result, and a later job tries again.
     return digest([page_digest, "too large", idempotency_key])
 
 

@@ -19,7 +19,7 @@ _LEFT_OUT_NAMED_MAX = 1000
 
 
 class LeftOut:
-    """Files that are not read: counts by reason, and the first thousand paths."""
+    """Collects files that are not read: counts by reason, and the first paths."""
 
     def __init__(self) -> None:
         self.counts = Counter[str]()
@@ -74,7 +74,7 @@ def find_files(path: Path, left_out: LeftOut, *, entries_max: int | None = None)
 
 
 def files_to_adopt(directory: Path) -> list[AdoptedFile]:
-    """If report.txt is next to report.pdf, it is that file's text."""
+    """Return the files below the directory with their texts: report.txt next to report.pdf is its text."""
     files = find_files(directory, LeftOut())
     # A text file may be a document itself, but not if it is another file's text.
     texts = {file.with_suffix(".txt") for file in files if file.suffix != ".txt"}
@@ -101,7 +101,7 @@ def in_words(left_out: Mapping[str, int]) -> str:
 
 
 def _reason_to_leave_out(path: Path) -> str:
-    """Return an empty text for what is read, and for directories."""
+    """Return an empty text for files that can be read, and for directories."""
     if path.name.startswith("."):
         return HIDDEN
     if path.is_symlink():

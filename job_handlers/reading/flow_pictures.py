@@ -21,14 +21,11 @@ from job_handlers.reading.page_recognition import (
 )
 from job_handlers.reading.preprocess import Damaged, Gray, decode_picture, pixels_hash
 
-_PICTURE_DPI = 150.0
-"""Assumed, because documents rarely state it."""
-_CONFIDENCE_LEAST = 60.0
-"""A lower confidence means words read into a photograph."""
-
+_PICTURE_DPI = 150.0  # Assumed, because documents rarely state it.
+_CONFIDENCE_LEAST = 60.0  # A lower confidence means words read into a photograph.
 _DAMAGED = "damaged"
 
-# A piece of a page, and its picture: None if it is text, or if the picture is too small or too large for text.
+# A piece of a page, and its pixels or _DAMAGED: None if it is text, or a picture too small or too large for text.
 DrawnPiece = tuple[formats.Piece, Gray | str | None]
 
 
@@ -80,7 +77,7 @@ def _read_flow_page(recognise: Callable[[Gray, float], RecognisedPage], pieces: 
         if isinstance(piece, str):
             lines.append(piece)
             continue
-        # A picture marks its place by its alternative text. One without any is marked only if it may contain text.
+        # Its alternative text marks a picture's place. If empty, only a picture that may contain text is marked.
         if piece.alt or (picture is not None and piece.alt is not None):
             lines.append(formats.ShownPicture(piece.alt or ""))
         if picture == _DAMAGED:
@@ -100,5 +97,7 @@ def _read_flow_page(recognise: Callable[[Gray, float], RecognisedPage], pieces: 
     languages = distinct([page.languages for page in recognised])
     flow = layout.encode_flow(formats.layout_of(lines, engines, languages))
     confidence = min((page.confidence or 0 for page in recognised), default=None)
-    method = PARTIAL if is_partial else "ocr" if recognised else "layer"
+    method = "ocr" if recognised else "layer"
+    if is_partial:
+        method = PARTIAL
     return PageReading("\n".join(line for line in lines if isinstance(line, str)), method, confidence, flow)

@@ -1,8 +1,8 @@
 """Look at a document's file, count its pages and decide how each page has to be read.
 
-Takes the pages with a usable text layer, and those that are already stored. If that covers all pages, it publishes the
-document. Otherwise it enqueues `ocr_pages` or `extract_rows` jobs for ranges of pages, and `assemble`. To read a file
-that is not a document yet, enqueue `download`.
+Saves the pages with a usable text layer. If these and pages that were stored before are all, it publishes the document.
+Otherwise it enqueues `ocr_pages` or `extract_rows` jobs for ranges of pages, and `assemble`. To read a file that is not
+a document yet, enqueue `download`.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class ExaminedPage(msgspec.Struct, tag=True, frozen=True):
     text: str = ""
     layout: str | None = None
     scan: Scan | None = None
-    """Given if the page needs OCR."""
+    """None unless the page needs OCR."""
 
 
 class Thumbnail(msgspec.Struct, tag=True, frozen=True):
@@ -194,9 +194,12 @@ def _ocr_digests(source: PageSource, how: HowToRead, numbers: Sequence[int]) -> 
 def _save_layer_pages(
     context: Context[HowToRead], process: PageProcess[Answer], to_read: Mapping[int, str], assembly: Assembly
 ) -> dict[int, Scan]:
-    """Return the pages that need OCR. Add the others to the assembly, up to the first missing page."""
+    """Save pages with a usable text layer, and add those that follow its last page to the assembly.
+
+    Return the pages that need OCR.
+    """
     scans: dict[int, Scan] = {}
-    pages: list[PageResult] = []
+    unsaved: list[PageResult] = []
     save_at = time.monotonic() + _SAVE_SECONDS
     unread_count = 0
     for done, (number, answer) in enumerate(process.read_all(to_read), 1):
@@ -208,16 +211,16 @@ def _save_layer_pages(
             unread_count += not isinstance(answer, ExaminedPage)
             if unread_count > _FAILED_PAGES_MAX and isinstance(answer, TooLarge | Lost):
                 raise Permanent("PAGES_TOO_LARGE", f"more than {_FAILED_PAGES_MAX} pages fail; the last: {answer}")
-            pages.append(page)
+            unsaved.append(page)
             if number == assembly.pages + 1:
                 assembly.add(page)
-        if len(pages) >= PAGES_PER_MESSAGE or time.monotonic() > save_at:
-            context.save_pages(pages)
-            pages.clear()
+        if len(unsaved) >= PAGES_PER_MESSAGE or time.monotonic() > save_at:
+            context.save_pages(unsaved)
+            unsaved.clear()
             save_at = time.monotonic() + _SAVE_SECONDS
             total = len(to_read)
             context.progress(message=f"page {done} of {total}", done=done, total=total, unit="pages")
-    context.save_pages(pages)
+    context.save_pages(unsaved)
     return scans
 
 
@@ -319,7 +322,7 @@ def _ingest_table(context: Context[HowToRead], original: Path, kind: FileKind, c
     if not row_ranges:
         raise Permanent("SHEET_EMPTY", "the spreadsheet has no rows")
     # A range of rows is a page.
-    pages_of_jobs = spreadsheets.job_ranges(row_ranges)
+    pages_of_jobs = spreadsheets.divide_among_jobs(row_ranges)
     range_jobs = [_range_job(context, "extract_rows", pages, [content]) for pages in pages_of_jobs]
     facts = DocumentFacts(kind=FileKind.SHEET.value, pages=len(row_ranges), content=content)
     return _done_with_ranges(context, facts, range_jobs)

@@ -10,9 +10,8 @@ from itertools import groupby
 from job_handlers.reading.layout import Layout
 from job_handlers.reading.pdf import PdfFont
 
-_CHARACTER_WIDTH = 500
-"""Thousandths of the height."""
-_ASCENT = 0.8
+_CHARACTER_WIDTH = 500  # Thousandths of the height.
+_ASCENT = 0.8  # Share of the height that is above the baseline.
 _BEGIN = """/CIDInit /ProcSet findresource begin 12 dict begin begincmap
 /CMapName /PagemillMap def /CMapType 2 def
 1 begincodespacerange <00> <FF> endcodespacerange
@@ -87,6 +86,7 @@ def _character_map(block: int) -> str:
 
 
 def _font() -> str:
+    # `pdf.add_streams` fills in the references {widths} and {maps}.
     return (
         "<</Type/Font/Subtype/Type1/BaseFont/Helvetica/FirstChar 0/LastChar 255"
         "/Widths {widths}/ToUnicode {maps}"

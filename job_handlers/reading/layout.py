@@ -1,4 +1,4 @@
-"""What is stored of a page beside its text: words, tables and blocks with their positions, as one JSON value.
+"""The JSON stored for a page beside its text: words, tables and blocks with their positions.
 
     {"size": [595.3, 841.9], "lines": [[[72.1, 80.0, 101.5, 92.3, 96, "Annual"], …], …]}
 
@@ -141,7 +141,7 @@ def decode(text: str) -> Layout:
 
 
 def has_lines(text: str) -> bool:
-    # Faster than decoding. JSON escapes quotation marks inside words, so no word can match.
+    # Faster than decoding. JSON escapes quotation marks inside words, so no word contains this.
     return '"lines":' in text
 
 
@@ -176,7 +176,7 @@ def text_of(lines: Sequence[Sequence[Word]]) -> str:
 
 
 def confidence_of(lines: Sequence[Sequence[Word]]) -> float | None:
-    """Weight by word length, because specks are read as short words."""
+    """Return the mean, weighted by word length, because specks are read as short words."""
     words = [word for line in lines for word in line]
     length = sum(len(word.text) for word in words)
     return round(sum(len(word.text) * word.confidence for word in words) / length, 1) if length else None
@@ -185,14 +185,14 @@ def confidence_of(lines: Sequence[Sequence[Word]]) -> float | None:
 def to_page_points(
     lines: Sequence[Sequence[Word]], size: tuple[float, float], dpi: float, turn: int, skew: float
 ) -> list[list[Word]]:
-    """Convert from pixels of the deskewed and turned image."""
+    """Convert words from pixels of the deskewed and turned image; `size` is that of the page in points."""
     scale = _POINTS_PER_INCH / dpi
     width, height = size
     turned_width, turned_height = (height, width) if turn in (90, 270) else (width, height)
     centre_x, centre_y = turned_width / 2, turned_height / 2
     cosine, sine = math.cos(math.radians(skew)), math.sin(math.radians(skew))
 
-    def place(word: Word) -> Word:
+    def convert(word: Word) -> Word:
         half_w, half_h = (word.x1 - word.x0) * scale / 2, (word.y1 - word.y0) * scale / 2
         x, y = word.x0 * scale + half_w, word.y0 * scale + half_h
         if skew:
@@ -214,4 +214,4 @@ def to_page_points(
             word.text,
         )
 
-    return [[place(word) for word in line] for line in lines]
+    return [[convert(word) for word in line] for line in lines]

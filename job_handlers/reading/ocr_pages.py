@@ -29,7 +29,7 @@ from job_handlers.reading.document import (
     page_source,
     password_of,
     pixels_digest,
-    refuse_stale,
+    stale_error,
     unread_page,
 )
 from job_handlers.reading.flow_pictures import flow_reader
@@ -62,8 +62,7 @@ _PAGE_CPU_SECONDS = 90
 _PAGES_MAX = 1000
 # Waiting for languages to be installed.
 _DATA_RETRY_SECONDS_LEAST, _DATA_RETRY_SECONDS_MOST = 30.0, 900.0
-_DATA_RETRY_SHARE = 0.25
-"""Share of the time waited so far."""
+_DATA_RETRY_SHARE = 0.25  # Of the time waited so far.
 
 
 class OcrPagesPayload(HowToRead, frozen=True, kw_only=True):
@@ -127,13 +126,13 @@ ocr_pages = Handler(
 
 
 def _wait_for_data(context: Context[OcrPagesPayload], engine: OcrSettings) -> None:
-    """Raise `MissingDependency`, so that the job runs again at growing intervals."""
-    since = context.state["lacking_since"] if context.state else time.time()
+    """Raise the engine's `MissingDependency`, so that the job runs again at growing intervals."""
+    lacking_since = context.state["lacking_since"] if context.state else time.time()
     try:
         ocr.reader_for(engine)
     except MissingDependency as error:
-        context.checkpoint({"lacking_since": since})
-        seconds = (time.time() - since) * _DATA_RETRY_SHARE
+        context.checkpoint({"lacking_since": lacking_since})
+        seconds = (time.time() - lacking_since) * _DATA_RETRY_SHARE
         seconds = min(max(seconds, _DATA_RETRY_SECONDS_LEAST), _DATA_RETRY_SECONDS_MOST)
         raise MissingDependency(error.detail, error.remedy, after=seconds) from error
 
@@ -152,7 +151,7 @@ class PageRange:
         key = self.context.idempotency_key
         file_digests = {number: self._file_digest(number) for number in self.numbers}
         # A page may be stored under its own digest, or, if this job could not read it, under that of the job.
-        digests_of_page = {number: (job_digest(name, key), name) for number, name in file_digests.items()}
+        digests_of_page = {number: (job_digest(digest, key), digest) for number, digest in file_digests.items()}
         to_draw = iter(self._save_stored_pages(digests_of_page))
         drawn = [*islice(to_draw, PAGES_DRAWN_MOST)]
         process.request(*drawn)
@@ -181,18 +180,20 @@ class PageRange:
         _stop_if_asked(self.context)
         answer = self.context.ask(KnownPages([*chain.from_iterable(digests_of_page.values())]))
         stored = set(answer.digests)
-        stored_digest_of_page = {
-            number: name for number, digests in digests_of_page.items() for name in digests if name in stored
-        }
         results: list[PageResult] = []
-        for number, name in stored_digest_of_page.items():
+        missing: list[int] = []
+        for number, digests in digests_of_page.items():
+            stored_digests = [digest for digest in digests if digest in stored]
+            if not stored_digests:
+                missing.append(number)
+                continue
             is_known_by_pixels = number in self._pixels_digest_of_page
             # Store the result under the digest of this file, too, so that the page is not even drawn next time.
             alias_digest = self._file_digest(number) if is_known_by_pixels else ""
-            results.append(PageResult(number, name, alias_digest=alias_digest))
+            results.append(PageResult(number, stored_digests[-1], alias_digest=alias_digest))
         self.context.save_pages(results)
-        missing = [number for number in digests_of_page if number not in stored_digest_of_page]
-        refuse_stale(is_stale=bool(missing) and answer.is_stale)
+        if missing and answer.is_stale:
+            raise stale_error()
         return missing
 
     def _file_digest(self, number: int) -> str:

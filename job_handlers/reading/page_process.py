@@ -128,7 +128,12 @@ class PageProcess(Generic[R]):
         received = self._received
         if may_nap and len(received) < _LENGTH.size:
             time.sleep(_NAP_SECONDS)
-        while len(received) < _LENGTH.size or len(received) < (end := _LENGTH.size + _LENGTH.unpack_from(received)[0]):
+        while True:
+            if len(received) >= _LENGTH.size:
+                [length] = _LENGTH.unpack_from(received)
+                end = _LENGTH.size + length
+                if len(received) >= end:
+                    break
             block = os.read(self._answers, _READ_BYTES)
             if not block:
                 return None
@@ -161,7 +166,7 @@ class PageProcess(Generic[R]):
         numbers, self._numbers = os.pipe()
         self._answers, answers = os.pipe()
         with contextlib.suppress(OSError):
-            # Refused if the user's pipes have reached the system's limit; the pipe then keeps its usual size.
+            # If the user's pipes have reached the system's limit, the pipe keeps its usual size.
             fcntl.fcntl(answers, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         # No signal may interrupt between the fork and the assignment of the pid.
         signals_before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
@@ -194,8 +199,7 @@ class PageProcess(Generic[R]):
                     unsent = unsent[os.write(answers, unsent) :]
 
     def _allow_seconds(self) -> None:
-        # The hard limit is the attempt's.
-        # The kernel counts whole seconds.
+        # The kernel counts whole seconds. The hard limit is the attempt's.
         soft = int(time.process_time()) + self._cpu_seconds
         if soft != self._seconds_allowed:
             self._seconds_allowed = soft

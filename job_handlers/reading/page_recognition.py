@@ -167,7 +167,7 @@ def _recognise(engine: PageReader, picture: PagePicture) -> PageReading:
         written_in=page.languages,
         unread=unread,
     )
-    # The letters are of another script: the engine was sure of words that cannot be right.
+    # In the letters of another script, the engine may be sure of words that cannot be right.
     confidence = page.confidence if unread is None else 0.0
     return PageReading(arranged.text, PARTIAL if is_partial else "ocr", confidence, layout.encode(page_layout))
 

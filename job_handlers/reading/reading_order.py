@@ -18,12 +18,11 @@ _ACROSS, _DOWN = 0, 1  # Indices of x0 and y0 in a box; x1 and y1 are two places
 BLOCKS_MOST = 400
 _RULES_MOST = 1000
 _THIN = 0.4  # In line heights. A thicker rule is an area.
-_RUNNING_LINE_HEIGHT_MOST, _RUNNING_LINE_DISTANCE_LEAST = 1.6, 1.5
-"""In line heights."""
-_SIDEBAR_WIDTH_MOST, _SIDEBAR_HEIGHT_LEAST = 0.6, 3
-"""Share of the main text's width; line heights."""
+_RUNNING_LINE_HEIGHT_MOST, _RUNNING_LINE_DISTANCE_LEAST = 1.6, 1.5  # In line heights.
+_SIDEBAR_WIDTH_MOST = 0.6  # Share of the main text's width.
+_SIDEBAR_HEIGHT_LEAST = 3  # In line heights, of its highest box.
 _NESTED_SHARE = 0.6  # Of the smaller box's width and height, above which it is inside the other.
-_TOUCH = 0.2  # Share of the smaller box by which boxes beside each other may overlap.
+_TOUCH = 0.2  # Share of a box by which the box before it may overlap it, and yet is separate.
 
 
 @dataclass(slots=True)
@@ -67,7 +66,7 @@ def arrange_blocks(
                 last = line
             else:
                 parts[-1].lines.append(at)
-                # Side by side, as a number and its paragraph, they count as one line.
+                # A number and the line beside it count as one line.
                 last = _union(last, line) if is_beside else line
     for part in parts:
         if len(part.lines) > 1:
@@ -78,7 +77,7 @@ def arrange_blocks(
 
 
 def _is_in_other_column(last: Box, line: Box) -> bool:
-    """Return whether the line beside `last` is more than the text after a paragraph number."""
+    """Return False if the line beside `last` is the text after a paragraph number."""
     height = line[3] - line[1]
     is_close_behind = line[1] < (last[1] + last[3]) / 2 < line[3] and 0 <= line[0] - last[2] < 3 * height
     may_be_number = last[2] - last[0] < 4 * height
@@ -101,7 +100,7 @@ def block_order(
     head, body, foot = _split_running_lines(boxes, line_height)
     separators = _separators(rules(), [boxes[at] for at in body], line_height)
     cut_order = _xy_cut([*body, *range(len(boxes), len(boxes) + len(separators))], [*boxes, *separators], line_height)
-    # Numbers beyond the boxes are separators.
+    # Separators only guide the cut: their numbers follow those of the boxes.
     order = [*head, *(at for at in cut_order if at < len(boxes)), *foot]
     if not is_from_author:
         return order
@@ -143,7 +142,7 @@ def _join_segments(rules: Sequence[Box], line_height: float) -> list[Box]:
                 break
         else:
             lines_and_last_segments.append((segment, segment))
-    # Shortened, so that a line that reaches a little into the next column does not cross it.
+    # Shorten them, so that a line that reaches a little into the next column does not cross it.
     return [(x0 + line_height / 2, y0, x1 - line_height / 2, y1) for (x0, y0, x1, y1), _ in lines_and_last_segments]
 
 
@@ -201,7 +200,7 @@ def _interleaves_columns(order: Sequence[int], boxes: Sequence[Box]) -> bool:
         next_x0, next_y0, next_x1, next_y1 = boxes[following]
         left, right = min(x0, next_x0), max(x1, next_x1)
         is_below = next_y0 >= y1 - 1 and min(x1, next_x1) - max(x0, next_x0) > 0
-        # Boxes beside the two that the given order has between them.
+        # Boxes beside these two that the given order puts between them.
         interruptions += is_below and any(
             (box[0] >= right - 1 or box[2] <= left + 1) and box[1] < next_y1 and box[3] > y0
             for box in boxes[at + 1 : following]
@@ -221,7 +220,7 @@ def _xy_cut(numbers: list[int], boxes: Sequence[Box], line_height: float) -> lis
     rows = _split_at_gaps(numbers, boxes, _DOWN)
     if len(rows) < 2:
         return sorted(numbers, key=lambda at: (boxes[at][1], boxes[at][0]))
-    # Adjacent rows with the same vertical gap are columns.
+    # Adjacent rows that share a vertical gap are parts of columns.
     groups: list[list[int]] = []
     for row in rows:
         if groups and len(_split_at_gaps([*groups[-1], *row], boxes, _ACROSS)) > 1:

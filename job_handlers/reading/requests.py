@@ -90,7 +90,7 @@ class ReadOptions(Struct, frozen=True, kw_only=True, rename=_OPTION_NAMES.get):
         )
 
     def actions(self, *, is_standing: bool = False) -> list[DeferredAction]:
-        """Return what follows the reading. Standing actions are repeated for each new generation."""
+        """Return what follows the reading. A standing action is repeated for each new generation."""
         on_success = [read_action(word, OnEnd.SUCCESS, standing=is_standing) for word in self.then]
         return [*on_success, *self.actions_on_failure(is_standing=is_standing)]
 
@@ -113,7 +113,7 @@ class ReadOptions(Struct, frozen=True, kw_only=True, rename=_OPTION_NAMES.get):
 
 
 def parse_options(options_type: type[Options], values_by_option: Mapping[str, object]) -> Options:
-    # A value may be a list; an empty text means not given.
+    # A value may be a list. An empty text is no value.
     field_of_option = {field.encode_name: field for field in msgspec.structs.fields(options_type)}
     converted: dict[str, Any] = {}
     for key, value_or_list in values_by_option.items():
@@ -172,7 +172,7 @@ def download_job(
 
 
 def reindex_job(document: Document, options: ReadOptions, *, has_original: bool, is_forced: bool) -> NewJob:
-    """Download the document first if the original is missing."""
+    """Return a job that reads the document again, or that downloads it first if the original is missing."""
     platform, owner = document.platform, document.owner
     if has_original:
         request = options.document_request(document.source_key, document.name, is_forced=is_forced)

@@ -16,7 +16,7 @@ from zipfile import is_zipfile
 
 import msgspec
 import python_calamine
-from msgspec import Struct
+from msgspec import Struct, field
 
 from job_handlers.encodings import decode, error_handler
 from job_handlers.file_kinds import HEAD_BYTES, FileKind, delimiter_of
@@ -27,9 +27,9 @@ from job_handlers.reading.page_process import Refusal
 
 LIBRARY = f"calamine {version('python-calamine')}"
 
-ROWS_PER_PAGE = 100
-ROWS_PER_RANGE = 3000  # Of one `extract_rows` job.
-_RANGES_MOST = 20  # More rows per job are better than more jobs: each reads its worksheets again.
+_ROWS_PER_PAGE = 100
+_ROWS_PER_JOB = 3000
+_JOBS_MOST = 20  # Beyond it, jobs get more rows: each job reads its worksheets again.
 _CELL_CHARACTERS_MAX = 1 << 20
 _COLUMNS_MAX = 1 << 14
 _EXACT_MOST = 1e15  # Larger whole numbers may have lost digits as floats.
@@ -41,14 +41,14 @@ Value = str | int | float | bool | None
 class RowRange(Struct, frozen=True):
     """The rows of a page, numbered from 1."""
 
-    sheet: int
-    name: str
+    sheet_index: int
+    sheet_name: str
     first: int
     last: int
 
 
 class RowLayout(msgspec.Struct, frozen=True, omit_defaults=True):
-    sheet: str
+    sheet_name: str = field(name="sheet")
     first: int
     values: list[list[Value]] = []
     is_cut: bool = False
@@ -61,27 +61,28 @@ class SheetFile:
         self._path = path
         self._kind = kind
         self._rows: list[list[Any]] = []
-        self._sheet_of_rows = -1
+        self._index_of_rows = -1
 
     def row_ranges(self) -> list[RowRange]:
         return [
-            RowRange(sheet, name, first, min(first + ROWS_PER_PAGE - 1, height))
-            for sheet, (name, height) in enumerate(self._heights())
-            for first in range(1, height + 1, ROWS_PER_PAGE)
+            RowRange(index, name, first, min(first + _ROWS_PER_PAGE - 1, height))
+            for index, (name, height) in enumerate(self._heights())
+            for first in range(1, height + 1, _ROWS_PER_PAGE)
         ]
 
     def page(self, row_range: RowRange) -> tuple[str, str]:
-        if self._sheet_of_rows != row_range.sheet:
-            self._rows, self._sheet_of_rows = list(self._all_rows(row_range.sheet)), row_range.sheet
+        if self._index_of_rows != row_range.sheet_index:
+            self._rows, self._index_of_rows = list(self._all_rows(row_range.sheet_index)), row_range.sheet_index
         values = [_values(row) for row in self._rows[row_range.first - 1 : row_range.last]]
         lines = ["\t".join(_cell_text(value) for value in row) for row in values]
-        if row_range.first == 1 and row_range.name:
-            # Searches find the worksheet's name. It follows the rows, because each row is the line of its number.
-            lines.append(row_range.name)
+        if row_range.first == 1 and row_range.sheet_name:
+            # Searches find the worksheet's name. It follows the rows, because row n has to be line n of the text.
+            lines.append(row_range.sheet_name)
         text = "\n".join(lines)
-        return text[:TEXT_CHARACTERS_MAX], _encode(RowLayout(row_range.name, row_range.first, values))
+        return text[:TEXT_CHARACTERS_MAX], _encode(RowLayout(row_range.sheet_name, row_range.first, values))
 
     def _heights(self) -> list[tuple[str, int]]:
+        """Return the name of each worksheet and its number of rows."""
         if self._kind is FileKind.CSV:
             return [("", sum(1 for _ in self._all_rows(0)))]
         with _open_workbook(self._path) as book:
@@ -90,39 +91,38 @@ class SheetFile:
 
     @cached_property
     def _text_boxes(self) -> list[str]:
-        """Shapes on the worksheets, which calamine leaves out, become a worksheet."""
+        """The texts of shapes, which calamine leaves out, are the rows of one more worksheet."""
         # The rows are read even if a drawing is broken.
         with suppress(UnreadableDocument):
             if is_zipfile(self._path):
                 return OfficeDocument(self._path, FileKind.SHEET).text_boxes()
         return []
 
-    def _all_rows(self, sheet: int) -> Iterator[list[Any]]:
+    def _all_rows(self, sheet_index: int) -> Iterator[list[Any]]:
         if self._kind is FileKind.CSV:
             yield from _csv_rows(self._path)
             return
         with _open_workbook(self._path) as book:
-            is_text_boxes = sheet == len(book.sheet_names)
-            if is_text_boxes:
+            if sheet_index == len(book.sheet_names):
                 yield from ([text] for text in self._text_boxes)
             else:
-                yield from book.get_sheet_by_index(sheet).to_python(skip_empty_area=False)
+                yield from book.get_sheet_by_index(sheet_index).to_python(skip_empty_area=False)
 
 
 def sheet_reader(original: Path, kind: FileKind) -> Callable[[int], list[RowRange] | tuple[str, str] | Refusal]:
     """Return a function that reads the row ranges of all pages as page 0, and the text and layout of any other page."""
-    sheet = SheetFile(original, kind)
+    sheet_file = SheetFile(original, kind)
     ranges: list[RowRange] = []
 
     def read(number: int) -> list[RowRange] | tuple[str, str] | Refusal:
         nonlocal ranges
         try:
-            ranges = ranges or sheet.row_ranges()
+            ranges = ranges or sheet_file.row_ranges()
             if number == 0:
                 return ranges
             if number > len(ranges):
                 return Refusal("SHEET_BROKEN", f"there is no page {number}")
-            return sheet.page(ranges[number - 1])
+            return sheet_file.page(ranges[number - 1])
         except DocumentLocked as error:
             return Refusal("FILE_ENCRYPTED", f"the spreadsheet cannot be read: {error.detail}", error.remedy)
         except UnreadableDocument as error:
@@ -131,20 +131,20 @@ def sheet_reader(original: Path, kind: FileKind) -> Callable[[int], list[RowRang
     return read
 
 
-def job_ranges(pages: Sequence[RowRange]) -> list[list[int]]:
-    """Divide pages into ranges of 3,000 rows, or more if there would be too many."""
+def divide_among_jobs(pages: Sequence[RowRange]) -> list[list[int]]:
+    """Return the page numbers of each job."""
     total = sum(page.last - page.first + 1 for page in pages)
-    rows_most = max(ROWS_PER_RANGE, ceil(total / _RANGES_MOST))
-    ranges: list[list[int]] = []
-    rows_in_range = 0
+    rows_most = max(_ROWS_PER_JOB, ceil(total / _JOBS_MOST))
+    pages_of_jobs: list[list[int]] = []
+    rows_of_job = 0
     for number, page in enumerate(pages, 1):
         height = page.last - page.first + 1
-        if not ranges or rows_in_range + height > rows_most:
-            ranges.append([])
-            rows_in_range = 0
-        ranges[-1].append(number)
-        rows_in_range += height
-    return ranges
+        if not pages_of_jobs or rows_of_job + height > rows_most:
+            pages_of_jobs.append([])
+            rows_of_job = 0
+        pages_of_jobs[-1].append(number)
+        rows_of_job += height
+    return pages_of_jobs
 
 
 @contextmanager
@@ -211,5 +211,5 @@ def _cell_text(value: Value) -> str:
 def _encode(layout: RowLayout) -> str:
     text = msgspec.json.encode(layout)
     if len(text) > LAYOUT_BYTES_MAX:
-        text = msgspec.json.encode(RowLayout(layout.sheet, layout.first, is_cut=True))
+        text = msgspec.json.encode(RowLayout(layout.sheet_name, layout.first, is_cut=True))
     return text.decode()

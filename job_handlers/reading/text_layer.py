@@ -15,8 +15,8 @@ _FEW_CHARACTERS = 50  # Fewer on a scan are a stamp or a page number.
 _GARBAGE_SHARE = 0.1  # Of bad characters in a text.
 _LETTERS_LEAST = 100  # With fewer, the share of vowels says nothing.
 _VOWELS_LEAST = 0.18  # Of the letters of a to z.
-_OTHER_LETTERS_MOST = 0.1  # Times the letters of a to z. With more, such as accented vowels, vowels say nothing.
-_WORDLESS_SHARE = 0.4  # Of letters and digits in a text.
+_OTHER_LETTERS_MOST = 0.1  # Per letter of a to z. With more, such as accented vowels, the share says nothing.
+_WORDLESS_SHARE = 0.4  # A text with a smaller share of letters and digits has no words.
 
 # Characters that no text contains on purpose: unknown, private, unassigned, control.
 _BAD = re.compile("[\ufffd\ufffe\uffff\ue000-\uf8ff\x80-\x9f]")

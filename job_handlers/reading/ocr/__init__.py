@@ -24,7 +24,7 @@ def ocr_settings(languages: Sequence[str] | None, quality: str) -> OcrSettings:
         settings = OcrSettings(likely, quality, chooses_language=len(likely) > 1)
     else:
         settings = OcrSettings(languages, quality)
-    # Equal readings have equal settings, and so share one digest.
+    # Without a second engine, "auto" reads like "fast": equal settings share one digest.
     if quality == "auto" and not _uses_second_engine(settings):
         return replace(settings, quality="fast")
     return settings
@@ -63,7 +63,7 @@ def offers() -> str | None:
 
 
 def identity() -> Sequence[str]:
-    # A machine with a second engine reads other words than one without.
+    # A cluster node with a second engine may read other words than one without.
     if missing():
         return []
     return [*tesseract.identities(), f"second opinion: {'none' if neural.missing() else neural.NAME}"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+# Code and English name of each language.
 _LISTED = """
 afr Afrikaans; amh Amharic; ara Arabic; asm Assamese; aze Azerbaijani; aze_cyrl Azerbaijani (Cyrillic); bel
 Belarusian; ben Bengali; bod Tibetan Standard; bos Bosnian; bre Breton; bul Bulgarian; cat Catalan; ceb Cebuano; ces
@@ -35,7 +36,7 @@ _SCRIPTS = {
     "Malayalam": "mlym", "Myanmar": "mymr", "Oriya": "orya", "Sinhala": "sinh", "Syriac": "syrc", "Tamil": "taml",
     "Telugu": "telu", "Thaana": "thaa", "Thai": "thai", "Tibetan": "tibt", "Vietnamese": "viet",
 }  # fmt: skip
-# Two-letter codes, other three-letter codes, and native names.
+# Two-letter codes, other three-letter codes, and native names, each with Tesseract's code.
 _OTHER_NAMES = """
 ar ara; be bel; bg bul; bs bos; ca cat; cs ces; cy cym; da dan; de deu; el ell; en eng; es spa; et est; eu eus; fa fas;
 fi fin; fr fra; ga gle; gl glg; he heb; hi hin; hr hrv; hu hun; hy hye; id ind; is isl; it ita; ja jpn; ka kat; ko kor;
@@ -48,7 +49,7 @@ nederlands nld; polski pol; portugues por; slovak slk; svenska swe; chinese chi_
 
 
 def _pairs(listed: str) -> dict[str, str]:
-    """Read `eng English; deu German`."""
+    # `eng English; deu German` → {"eng": "English", "deu": "German"}
     return dict(pair.split(maxsplit=1) for pair in " ".join(listed.split()).split("; "))
 
 

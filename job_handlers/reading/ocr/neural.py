@@ -40,10 +40,10 @@ _READING_MODEL, _FINDING_MODEL = "PP-OCRv6_rec_small.onnx", "PP-OCRv6_det_small.
 _LINE_HEIGHT = 48
 _STEP = 8
 # In line heights.
-WIDTH_MOST = 40
-"""Memory grows with the width."""
+WIDTH_MOST = 40  # Memory grows with the width.
 _MARGIN_ABOVE, _MARGIN_BESIDE = 0.12, 0.3
 _MARGIN_PIXELS_LEAST = 2
+# A word begins where the middles of two characters are further apart than both, in line heights and in characters.
 _WORD_GAP = 0.9
 _WORD_GAP_CHARACTERS = 2
 # Full-width characters and the comma and full stop of Chinese texts, which the network writes, to ASCII.
@@ -51,11 +51,9 @@ _FULL_WIDTH = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)} | {0x3000:
 
 # Finding lines. The page is scaled to a short side of so many pixels, or to fewer if it would be too large.
 _SHORT_SIDE = 672
-_PIXELS_MOST = 680_000
-"""450 bytes of memory each."""
-_GRID = 32
-"""Width and height must be multiples."""
-_PIXEL_PROBABILITY, _LINE_PROBABILITY = 0.3, 0.6  # Of text at a pixel, and their mean in a line.
+_PIXELS_MOST = 680_000  # 450 bytes of memory each.
+_GRID = 32  # Width and height must be multiples of it.
+_PIXEL_PROBABILITY, _LINE_PROBABILITY = 0.3, 0.6  # Least probability of text at a pixel, and least mean in a line.
 _LINE_PIXELS_LEAST = 3  # Height. Lower islands are specks.
 _GROWTH = 0.8
 """The network marks the middle of a line; half of this share of its height is added to each side."""
@@ -66,7 +64,7 @@ def missing() -> Problem | None:
     if lacking:
         detail = f"{' and '.join(lacking)} {'is' if len(lacking) == 1 else 'are'} not installed"
         return Problem(CAPABILITY_MISSING, detail, HOW_TO_GET)
-    if not (_models() / _READING_MODEL).is_file() or not (_models() / _FINDING_MODEL).is_file():
+    if not (_model_directory() / _READING_MODEL).is_file() or not (_model_directory() / _FINDING_MODEL).is_file():
         detail = "this rapidocr carries other models than those that are known"
         return Problem(CAPABILITY_MISSING, detail, HOW_TO_GET)
     return None
@@ -85,14 +83,14 @@ NAME = _name_with_versions()
 
 
 @cache
-def _models() -> Path:
+def _model_directory() -> Path:
     # Locate the package without importing it, which takes a second.
     package = importlib.util.find_spec("rapidocr")
     return Path(package.origin if package and package.origin else "/nonexistent").parent / "models"
 
 
 def read_line(gray: Gray, box: Box, free_space: tuple[float, float] = (-inf, inf)) -> list[Word]:
-    """Grow the box only within `free_space`, a range of x. Positions along the line are approximate."""
+    """Read a line with margins, beside it only within `free_space`, a range of x. The words' x are approximate."""
     numpy = _numpy()
     x0, y0, x1, y1 = _with_margin(box, gray)
     x0, x1 = max(x0, min(free_space[0], box[0])), min(x1, max(free_space[1], box[2]))
@@ -186,7 +184,7 @@ def _session(model: str) -> Any:
     # The arena would keep the memory of the longest line.
     options.enable_cpu_mem_arena = options.enable_mem_pattern = False
     options.log_severity_level = 3
-    return onnxruntime.InferenceSession(str(_models() / model), options, providers=["CPUExecutionProvider"])
+    return onnxruntime.InferenceSession(str(_model_directory() / model), options, providers=["CPUExecutionProvider"])
 
 
 def _with_margin(box: Box, gray: Gray) -> Box:
@@ -199,16 +197,17 @@ def _with_margin(box: Box, gray: Gray) -> Box:
 def _words(
     characters: Sequence[str], confidences: Sequence[float], middles: Sequence[float], box: Box, word_gap: float
 ) -> list[Word]:
-    """`middles` are the positions of the characters."""
+    """`middles` are the x of the characters."""
     x0, y0, x1, y1 = box
     steps = [after - before for before, after in pairwise(middles)]
     # A single character is taken to be half as wide as high.
     half_width = median(steps) / 2 if steps else (y1 - y0) / 4
     word_gap = max(word_gap, _WORD_GAP_CHARACTERS * 2 * half_width)
-    # Indexes of the characters of each word.
+    # A word is the indexes of its characters.
     words: list[list[int]] = [[]]
     for at, character in enumerate(characters):
-        if character.isspace() or (at and steps[at - 1] > word_gap):
+        is_after_gap = at > 0 and steps[at - 1] > word_gap
+        if character.isspace() or is_after_gap:
             words.append([])
         if not character.isspace():
             words[-1].append(at)
@@ -236,20 +235,20 @@ class _Island(Struct):
     """Connected pixels of text."""
 
     box: tuple[int, int, int, int]
-    probabilities: float = 0.0
+    probability_sum: float = 0.0
     pixels: int = 0
 
     def add(self, other: _Island) -> None:
         (x0, y0, x1, y1), (left, top, right, bottom) = self.box, other.box
         self.box = min(x0, left), min(y0, top), max(x1, right), max(y1, bottom)
-        self.probabilities += other.probabilities
+        self.probability_sum += other.probability_sum
         self.pixels += other.pixels
 
 
 def _line_boxes(probabilities: Any) -> list[Box]:
     # `preprocess.unread_marks` is no help: it joins ink with boxes that it touches, which would join lines of text.
     islands: list[_Island] = []
-    # Number of an island → that of the island it was joined to, or its own.
+    # By the number of an island: the number of the island it was joined to, or its own.
     joined_to: list[int] = []
 
     def root_of(number: int) -> int:
@@ -257,6 +256,7 @@ def _line_boxes(probabilities: Any) -> list[Box]:
             number = joined_to[number]
         return number
 
+    # A run is its begin, its end, and the number of its island.
     runs_above: list[tuple[int, int, int]] = []
     for y, row in enumerate(probabilities):
         runs: list[tuple[int, int, int]] = []
@@ -277,7 +277,7 @@ def _line_boxes(probabilities: Any) -> list[Box]:
         island.box
         for island in roots
         if island.box[3] - island.box[1] >= _LINE_PIXELS_LEAST
-        and island.probabilities >= _LINE_PROBABILITY * island.pixels
+        and island.probability_sum >= _LINE_PROBABILITY * island.pixels
     ]
 
 

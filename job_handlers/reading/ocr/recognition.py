@@ -1,4 +1,4 @@
-"""Recognise one page: deskew it, and turn it if the result makes no sense, which its confidence (percent) shows."""
+"""Recognise one page: deskew it, and turn it if a low confidence, in percent, shows that the result makes no sense."""
 
 from __future__ import annotations
 
@@ -29,12 +29,9 @@ from job_handlers.reading.preprocess import (
 )
 from worker_service.base import language_id
 
-_WEAK_CONFIDENCE = 65.0
-"""Text lying the wrong way reaches 10 to 50."""
-_DOUBTFUL_CONFIDENCE = 70.0
-"""Other scripts are tried below it."""
-_FOREIGN_CONFIDENCE = 80.0
-"""Arabic and Han letters read as Latin reach 24 to 79."""
+_WEAK_CONFIDENCE = 65.0  # Text lying the wrong way reaches 10 to 50.
+_DOUBTFUL_CONFIDENCE = 70.0  # Languages of other scripts are tried below it.
+_FOREIGN_CONFIDENCE = 80.0  # Arabic and Han letters read as Latin reach 24 to 79.
 _CHARACTERS_LEAST = 20  # With fewer, the confidence says nothing.
 _UNEVEN_BELOW_DPI = 250.0
 """One threshold loses lines of coarser scans."""
@@ -47,7 +44,7 @@ _SPARSE_GAIN = 1.02
 """Separate pieces must be better by this factor, because their order is uncertain."""
 _SIDE_MAX = 32_000
 """Tesseract stores coordinates in signed 16-bit numbers."""
-_PARTS = 4  # Bands, at least.
+_BANDS_LEAST = 4  # Parts of a page that is not read as a whole.
 _PAGE_INCHES_LEAST = 5.0
 """A resolution that makes the page narrower is probably wrong."""
 
@@ -58,7 +55,7 @@ class RecognisedPage(Struct, frozen=True):
     skew: float = 0.0
     is_blank: bool = False
     straight: Gray | None = None
-    """Deskewed and turned; the words' coordinates refer to it."""
+    """The deskewed and turned page, to which the words' coordinates refer; None if the page is blank."""
     engines: list[str] = field(default_factory=list)
     reread_lines: list[int] = field(default_factory=list)
     languages: list[str] = field(default_factory=list)
@@ -96,11 +93,11 @@ class PageReader:
             return self.read_in_parts(gray, dpi)
 
     def read_in_parts(self, gray: Gray, dpi: float) -> RecognisedPage:
-        """Leave out the bands on which the engine fails; raise RuntimeError if it fails on all."""
+        """Read the page in bands. Leave out those on which the engine fails; raise RuntimeError if it fails on all."""
         lines: list[list[Word]] = []
         reread_lines: list[int] = []
         band_results: list[RecognisedPage] = []
-        bands = cut_into_bands(gray, max(min(gray.height // _PARTS, gray.width * 3 // 2, _SIDE_MAX), 1))
+        bands = cut_into_bands(gray, max(min(gray.height // _BANDS_LEAST, gray.width * 3 // 2, _SIDE_MAX), 1))
         for top, band in bands:
             try:
                 result = self._read_whole(band, dpi)
@@ -132,6 +129,7 @@ class PageReader:
         choice, page = self._read_in_best_language(gray, dpi)
         straight = page.straight
         if straight is None:
+            # A blank page says nothing of the language of the next.
             return page
         self._choice = choice
         languages = self._language_choices[choice]
@@ -187,8 +185,8 @@ def recognise(engine: Engine, gray: Gray, dpi: float) -> RecognisedPage:
 
     @cache
     def softened() -> Gray:
-        # Local thresholds make grain ink, because it is darker than its neighbourhood. Softening blurs it, but also the
-        # strokes of small letters, which are as thin.
+        # Local thresholds make ink of grain, which is darker than its neighbourhood. Softening blurs grain, and also
+        # the strokes of small letters, which are as thin, so other scans are not softened.
         return soften(gray) if is_coarse or is_grainy(gray) else gray
 
     def read(turn: int, *, is_uneven: bool) -> RecognisedPage:
@@ -235,7 +233,7 @@ def _read_turned(engine: Engine, gray: Gray, dpi: float, turn: int, *, is_uneven
         is_better = dot_leaders.score_without_leaders(rows) > _SPARSE_GAIN * dot_leaders.score_without_leaders(lines)
         if is_better and dot_leaders.is_contents_page(rows):
             lines = rows
-    lines = isolated_digits.insert_figures(lines, straight, read_line)
+    lines = isolated_digits.insert_numbers(lines, straight, read_line)
     return RecognisedPage(ocr_layout.tidy_lines(lines, straight.width), turn, skew, straight=straight)
 
 

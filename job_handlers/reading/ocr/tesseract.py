@@ -36,15 +36,14 @@ DATA = {
     ),
 }
 _DPI_LEAST, _DPI_MOST = 70, 600
-_BLOCK_BYTES = 1 << 16
+_READ_BYTES = 1 << 16
 # Tesseract's numbers of threshold methods: one threshold for the page, and one for each neighbourhood.
 _OTSU, _SAUVOLA = "0", "2"
 # Tesseract's numbers of block types.
 _VERTICAL_TEXT = 7
 _TEXT_TYPES = range(1, 9)
 _BLOCK_MARGIN_PIXELS = 6
-_SCRIPT_CONFIDENCE_LEAST = 1.0
-"""Wrong scripts reach 0.7 on noisy pages, right ones 1.4 to 273."""
+_SCRIPT_CONFIDENCE_LEAST = 1.0  # Wrong scripts reach 0.7 on noisy pages, right ones 1.4 to 273.
 _DIRECTION_MARKS = "\u200e\u200f"
 
 
@@ -81,7 +80,7 @@ def languages_of(quality: str) -> list[str]:
         for directory in _data_directories(quality)
         for file in directory.rglob("*.traineddata")
     }
-    # These are for orientations and for formulas.
+    # These are no languages: data for orientations and for formulas.
     return sorted(codes - {"osd", "equ"})
 
 
@@ -113,7 +112,7 @@ def _checksum_of(path: Path) -> str:
     checksum = 0
     # Reading the whole file at once would take longer: its memory has to be allocated.
     with path.open("rb", buffering=0) as file:
-        while block := file.read(_BLOCK_BYTES):
+        while block := file.read(_READ_BYTES):
             checksum = zlib.crc32(block, checksum)
     return f"{checksum:08x}"
 
@@ -192,14 +191,14 @@ class Engine:
         mode = tesserocr.PSM.SPARSE_TEXT if is_sparse else tesserocr.PSM.AUTO
         with self._prepared(gray, dpi, mode, is_uneven=is_uneven):
             # Blocks are found at full size, and read at half the size.
-            if is_large and (blocks := _blocks(self._reader)):
+            if is_large and (blocks := _text_blocks(self._reader)):
                 return self._words_in_blocks(blocks, halve(gray), dpi / 2)
-            return self._recognised()
+            return self._recognise()
 
     def line(self, gray: Gray, box: Box, dpi: float, *, is_uneven: bool) -> list[Word]:
         line_image, left, top = crop(gray, box)
         with self._prepared(line_image, dpi, tesserocr.PSM.SINGLE_LINE, is_uneven=is_uneven):
-            return [moved(word, left, top) for line in self._recognised() for word in line]
+            return [moved(word, left, top) for line in self._recognise() for word in line]
 
     @contextmanager
     def _prepared(self, gray: Gray, dpi: float, mode: Any, *, is_uneven: bool) -> Iterator[None]:
@@ -212,18 +211,18 @@ class Engine:
             self._reader.Clear()
             self._reader.SetPageSegMode(tesserocr.PSM.AUTO)
 
-    def _recognised(self) -> list[list[Word]]:
+    def _recognise(self) -> list[list[Word]]:
         return _recognised_words(self._reader) if self._reader.Recognize() else []
 
     def _words_in_blocks(self, blocks: Sequence[PixelBox], half: Gray, dpi: float) -> list[list[Word]]:
-        # Blocks and words have the coordinates of the full size.
+        # The blocks given, and the words returned, have the coordinates of the full size.
         self._reader.SetPageSegMode(tesserocr.PSM.SINGLE_BLOCK)
         _set_image(self._reader, half, dpi)
         lines: list[list[Word]] = []
         for block in blocks:
             x0, y0, x1, y1 = (side // 2 for side in block)
             self._reader.SetRectangle(x0, y0, min(x1, half.width) - x0, min(y1, half.height) - y0)
-            if block_lines := self._recognised():
+            if block_lines := self._recognise():
                 lines += [[], *block_lines] if lines else block_lines
         return [
             [Word(2 * word.x0, 2 * word.y0, 2 * word.x1, 2 * word.y1, word.confidence, word.text) for word in line]
@@ -251,8 +250,8 @@ class Engine:
         return orientation
 
 
-def _blocks(reader: Any) -> list[PixelBox]:
-    """Return none if some overlap or are vertical, and so cannot be read one by one."""
+def _text_blocks(reader: Any) -> list[PixelBox]:
+    """Return the blocks of text; none if some overlap or are vertical, and so cannot be read one by one."""
     boxes: list[PixelBox] = []
     block = reader.AnalyseLayout()
     has_block = block is not None
@@ -277,7 +276,7 @@ def _recognised_words(reader: Any) -> list[list[Word]]:
     # Tesseract's own table takes three times as long to write.
     word_level, line_level = tesserocr.RIL.WORD, tesserocr.RIL.TEXTLINE
     lines: list[list[Word]] = []
-    # These stay True while words without text are skipped.
+    # Both stay True while words without text are skipped.
     begins_line = begins_paragraph = False
     for position in tesserocr.iterate_level(reader.GetIterator(), word_level):
         if position.Empty(word_level):

@@ -1,7 +1,8 @@
 """Find tables by the positions of text and ruling lines.
 
 Tables are areas between ruling lines, and runs of lines with aligned gaps. Running prose in columns is no table.
-Distances are multiples of `em`, the median height of a piece.
+A `Band` is the pieces of a line of text, a `Line` the same in cells; rows may have several lines. Distances are
+multiples of `em`, the median height of a piece.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def may_have_tables(baselines: Sequence[int]) -> bool:
 
 def find(pieces: Sequence[TextPiece], rules: Sequence[RulingLine] = (), split: Split | None = None) -> list[FoundTable]:
     """`split` returns the words of a piece; None if each piece is a word."""
-    # All lists below keep this order from top to bottom.
+    # All lists of pieces below keep this order from top to bottom.
     pieces = sorted(
         [piece for piece in pieces if piece.x1 > piece.x0 and piece.text.strip(_BLANK)],
         key=lambda piece: (piece.y0 + piece.y1, piece.x0),
@@ -64,19 +65,19 @@ def find(pieces: Sequence[TextPiece], rules: Sequence[RulingLine] = (), split: S
     if not _PIECES_LEAST <= len(pieces) <= PIECES_MOST:
         return []
     em = median([piece.y1 - piece.y0 for piece in pieces]) or 1.0
-    level, upright = regions.horizontal_and_vertical(rules, em) if len(rules) <= RULES_MOST else ([], [])
+    horizontal, vertical = regions.horizontal_and_vertical(rules, em) if len(rules) <= RULES_MOST else ([], [])
     found_tables: list[FoundTable] = []
     pieces_left = pieces
     prose_ids: set[int] | None = None
-    for area in regions.drawn_areas(level, upright, em):
+    for area in regions.drawn_areas(horizontal, vertical, em):
         inside = [piece for piece in pieces_left if regions.is_inside(piece, area)]
-        if len(regions.vertical_lines(upright, area, em)) < 3:
-            # No vertical line separates cells: the lines may frame a text.
+        if len(regions.vertical_lines(vertical, area, em)) < 3:
+            # Fewer than three vertical lines separate no cells: they may frame a text.
             prose_ids = regions.prose_ids(pieces, em) if prose_ids is None else prose_ids
             if sum(id(piece) in prose_ids for piece in inside) > _PROSE_MOST * len(inside):
                 continue
         bands = split_narrow_columns(group_lines(inside, em), split, em)
-        table = _read_table(bands, area, level, upright, split, em)
+        table = _read_table(bands, area, horizontal, vertical, split, em)
         if table is not None:
             found_tables.append(table)
             inside_ids = set(map(id, inside))
@@ -86,7 +87,7 @@ def find(pieces: Sequence[TextPiece], rules: Sequence[RulingLine] = (), split: S
     prose = [piece for piece in pieces_left if id(piece) in prose_ids]
     bands = regions.lines_near_gaps(group_lines([piece for piece in pieces_left if id(piece) not in prose_ids], em))
     for run in regions.table_runs(split_narrow_columns(bands, split, em), prose, em):
-        table = _read_table(run, None, level, upright, split, em)
+        table = _read_table(run, None, horizontal, vertical, split, em)
         if table is not None:
             found_tables.append(table)
     return sorted(found_tables, key=lambda table: (table.y0, table.x0))
@@ -95,8 +96,8 @@ def find(pieces: Sequence[TextPiece], rules: Sequence[RulingLine] = (), split: S
 def _read_table(
     bands: Sequence[Band],
     area: Area | None,
-    level: Sequence[RulingLine],
-    upright: Sequence[RulingLine],
+    horizontal: Sequence[RulingLine],
+    vertical: Sequence[RulingLine],
     split: Split | None,
     em: float,
 ) -> FoundTable | None:
@@ -104,8 +105,8 @@ def _read_table(
     if sum(map(len, bands)) < _PIECES_LEAST:
         return None
     bounds = area or Area(*bounds_of([piece for band in bands for piece in band]))
-    walls = regions.vertical_lines(upright, bounds, em)
-    horizontal = regions.horizontal_lines(level, bounds, em)
+    walls = regions.vertical_lines(vertical, bounds, em)
+    inner_horizontal = regions.horizontal_lines(horizontal, bounds, em)
     columns = find_columns(bands, walls, em)
     if len(columns) < 2:
         return None
@@ -117,9 +118,9 @@ def _read_table(
     lines = cells_of(bands, columns)
     texts = [[text_of(cell) for cell in line] for line in lines]
     is_grid = area is not None and len(walls) > 2
-    if not is_grid and not is_table(Evidence(lines, texts, em, len(horizontal), is_drawn=area is not None)):
+    if not is_grid and not is_table(Evidence(lines, texts, em, len(inner_horizontal), is_drawn=area is not None)):
         return None
-    return _table_of([row for row in RowMerger(bands, lines, texts, em).rows(horizontal) if any(row)])
+    return _table_of([row for row in RowMerger(bands, lines, texts, em).rows(inner_horizontal) if any(row)])
 
 
 def _table_of(rows: list[Line]) -> FoundTable | None:

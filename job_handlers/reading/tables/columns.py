@@ -16,13 +16,13 @@ Line = list[list[TextPiece]]
 """The pieces of each cell of a line."""
 
 _GAP_LEAST = 0.25  # In em. A narrower gap does not separate columns.
-_CUT_LEAST, _CUT_WIDER = 0.42, 1.25
-"""A piece is cut at spaces of this many em, this many times as wide as its narrowest space."""
+_CUT_LEAST = 0.42  # In em. A piece is not cut at a narrower space.
+_CUT_WIDER = 1.25  # A piece is cut at spaces this many times as wide as its narrowest.
 _SPANNED_SHARE = 0.3  # Of the narrower of a piece and a column, above which the piece spans the column.
 _TWO_NUMBERS = re.compile(r"[\d,]*\.\d+,\d{3}\.[\d,.]*")  # 1,204.5998.1
 _HEAD_LINES_MOST = 3
 # One line in ten may cross a gap between columns, if there are at least six lines.
-_CROSSING_SHARE, _CROSSED_LINES_LEAST = 10, 6
+_LINES_PER_CROSSING, _CROSSED_LINES_LEAST = 10, 6
 
 
 def find_columns(bands: Sequence[Band], walls: Sequence[float], em: float) -> list[Column]:
@@ -61,7 +61,7 @@ def _columns_by_gaps(bands: Sequence[Band], em: float) -> list[Column]:
     # A head may span several columns. The lines below it show the columns better.
     for skipped in range(min(_HEAD_LINES_MOST, len(full_bands) - 1)):
         body = full_bands[skipped:]
-        crossing_most = len(body) // _CROSSING_SHARE if len(body) >= _CROSSED_LINES_LEAST else 0
+        crossing_most = len(body) // _LINES_PER_CROSSING if len(body) >= _CROSSED_LINES_LEAST else 0
         covered = _covered_ranges(body, crossing_most, em)
         if len(covered) > len(columns):
             columns = covered
@@ -84,7 +84,7 @@ def _covered_ranges(bands: Sequence[Band], crossing_most: int, em: float) -> lis
         for piece in band:
             ends.append((piece.x0, 1))
             ends.append((piece.x1, -1))
-    # Go from left to right: the number of pieces at x grows where a piece begins, and falls where one ends.
+    # From left to right, the number of pieces at x grows where a piece begins, and falls where one ends.
     ends.sort()
     ranges: list[Column] = []
     covering, begin = 0, None
@@ -127,7 +127,7 @@ def _spans_columns(x0: float, x1: float, columns: Sequence[Column]) -> bool:
 
 
 def main_column(piece: TextPiece, columns: Sequence[Column]) -> int:
-    """Return the index of the column that shares most of the piece's width, or else is nearest."""
+    """Return the index of the column that shares most of the piece's width; if none does, the nearest."""
     most_shared, main, x0, x1 = -inf, 0, piece.x0, piece.x1
     for at, (begin, end) in enumerate(columns):
         # Faster than with `min` and `max`. Negative if the piece is beside the column.
@@ -146,6 +146,7 @@ def merge_sign_columns(bands: Sequence[Band], columns: list[Column]) -> list[Col
         for piece in band:
             texts[main_column(piece, columns)].add(piece.text.strip())
     merged: list[Column] = []
+    # Where a column of signs begins that the next column takes in.
     signs_begin: float | None = None
     for at, ((begin, end), column_texts) in enumerate(zip(columns, texts, strict=True)):
         is_last = at + 1 == len(columns)

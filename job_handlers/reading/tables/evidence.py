@@ -19,9 +19,9 @@ class Evidence:
     texts: Sequence[Sequence[str]]
     em: float
     rule_count: int
-    """Horizontal ruling lines."""
+    """Number of horizontal ruling lines."""
     is_drawn: bool
-    """True between ruling lines."""
+    """True if ruling lines surround the lines."""
 
     @cached_property
     def wide_lines(self) -> list[int]:
@@ -117,7 +117,7 @@ def _mean(numbers: Sequence[float]) -> float:
 
 
 def _largest_cluster(positions: Sequence[float], reach: float) -> int:
-    """Return how many of the sorted positions are within twice `reach` of each other."""
+    """Return how many of the sorted positions, at most, are within twice `reach` of each other."""
     largest = begin = 0
     for end, position in enumerate(positions):
         while position - positions[begin] > 2 * reach:

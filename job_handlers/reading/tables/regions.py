@@ -15,6 +15,8 @@ _LINES_BETWEEN_MOST = 2  # Lines without gaps between two lines of a table.
 _PROSE_CHARACTERS_LEAST = 16  # Mean length of the lines of prose.
 _WORDS_IN_PROSE_SHARE = 0.55  # Of the lines of prose that continue another, those that begin with a small letter.
 _CELL_LINES_MOST = 12  # Lines of several cells below each other.
+# In em. Lines further apart are not of one cell, or of one column title.
+_CELL_STEP_MOST, _TITLE_STEP_MOST = 1.6, 1.65
 _CROSSING_DISTANCE_MOST = 0.6  # In em. Lines nearer to each other cross.
 _STACKED_WIDTH_LEAST, _STACKED_HEIGHT_LEAST = 6, 3  # In em. The height is that between only two lines.
 
@@ -23,7 +25,7 @@ _STACKED_WIDTH_LEAST, _STACKED_HEIGHT_LEAST = 6, 3  # In em. The height is that 
 
 
 def prose_ids(pieces: Sequence[TextPiece], em: float) -> set[int]:
-    """Return the ids of running text: lines that end where the next word did not fit."""
+    """Return the `id()`s of pieces of running text: lines that end where the next word did not fit."""
     ids: set[int] = set()
     # Twice the middles, to save a division for each.
     double_middles = [piece.y0 + piece.y1 for piece in pieces]
@@ -36,7 +38,7 @@ def prose_ids(pieces: Sequence[TextPiece], em: float) -> set[int]:
 
 
 def _stacks(pieces: Sequence[TextPiece], em: float) -> list[list[TextPiece]]:
-    """Group pieces below each other, as in a column of text."""
+    """Group pieces that are below each other, as in a column of text. `pieces` are ordered from top to bottom."""
     stacks: list[list[TextPiece]] = []
     growing_stacks: list[list[TextPiece]] = []
     for piece in pieces:
@@ -80,7 +82,7 @@ def _prose_runs(stack: Sequence[TextPiece], em: float) -> Iterator[Sequence[Text
             lower_count += not stack[end].text[:1].isupper()
             continue
         wrapped_count = end - 1 - begin
-        # All of two or three lines, or somewhat more than half of more.
+        # All of two or three wrapped lines, or somewhat more than half of a greater number.
         lower_least = _WORDS_IN_PROSE_SHARE * wrapped_count if wrapped_count > 3 else wrapped_count
         if wrapped_count > 1 and lower_count >= lower_least:
             text = "".join([line.text for line in stack[begin:end]])
@@ -145,7 +147,7 @@ def _trim(run: list[Band], em: float) -> list[Band]:
     while (
         last + 1 < len(run)
         and _continues_cell(run[last], run[last + 1][0], em)
-        and middle(run[last + 1]) - middle(run[last]) <= min([*steps, 1.6 * em]) * 1.05
+        and middle(run[last + 1]) - middle(run[last]) <= min([*steps, _CELL_STEP_MOST * em]) * 1.05
     ):
         last += 1
     # A column title of two lines begins above the other titles.
@@ -158,7 +160,7 @@ def _trim(run: list[Band], em: float) -> list[Band]:
 def _begins_title(piece: TextPiece, band: Band, steps: Sequence[float], em: float) -> bool:
     step = middle(band) - (piece.y0 + piece.y1) / 2
     is_above_title = any(piece.x0 < other.x1 and piece.x1 > other.x0 for other in band[1:])
-    return is_above_title and piece.x0 > band[0].x1 and step <= min([*steps, 1.65 * em]) * 1.02 + 0.2 * em
+    return is_above_title and piece.x0 > band[0].x1 and step <= min([*steps, _TITLE_STEP_MOST * em]) * 1.02 + 0.2 * em
 
 
 def _continues_cell(band: Band, piece: TextPiece, em: float) -> bool:
@@ -170,11 +172,11 @@ def _continues_cell(band: Band, piece: TextPiece, em: float) -> bool:
 
 
 def horizontal_and_vertical(rules: Sequence[RulingLine], em: float) -> tuple[list[RulingLine], list[RulingLine]]:
-    """Join the segments of each line."""
+    """Return the thin rules of both directions, with the segments of each line joined."""
     thin, reach, shortest = 0.3 * em, 0.5 * em, 0.7 * em
-    level = [rule for rule in rules if rule.y1 - rule.y0 <= thin and rule.x1 - rule.x0 > shortest]
-    upright = [_transpose(rule) for rule in rules if rule.x1 - rule.x0 <= thin and rule.y1 - rule.y0 > shortest]
-    return _join_segments(level, thin, reach), [_transpose(rule) for rule in _join_segments(upright, thin, reach)]
+    horizontal = [rule for rule in rules if rule.y1 - rule.y0 <= thin and rule.x1 - rule.x0 > shortest]
+    vertical = [_transpose(rule) for rule in rules if rule.x1 - rule.x0 <= thin and rule.y1 - rule.y0 > shortest]
+    return _join_segments(horizontal, thin, reach), [_transpose(rule) for rule in _join_segments(vertical, thin, reach)]
 
 
 def _transpose(rule: RulingLine) -> RulingLine:
@@ -201,30 +203,30 @@ def _join_segments(segments: Sequence[RulingLine], thin: float, reach: float) ->
     return joined
 
 
-def drawn_areas(level: Sequence[RulingLine], upright: Sequence[RulingLine], em: float) -> list[Area]:
+def drawn_areas(horizontal: Sequence[RulingLine], vertical: Sequence[RulingLine], em: float) -> list[Area]:
     areas: list[Area] = []
-    single_level_lines: list[RulingLine] = []
-    for group in _crossing_groups(level, upright, _CROSSING_DISTANCE_MOST * em):
-        level_count = sum(map(_is_level, group))
-        if level_count >= 2 and level_count < len(group):
+    single_lines: list[RulingLine] = []
+    for group in _crossing_groups(horizontal, vertical, _CROSSING_DISTANCE_MOST * em):
+        horizontal_count = sum(map(_is_horizontal, group))
+        if horizontal_count >= 2 and horizontal_count < len(group):
             areas.append(Area(*bounds_of(group)))
-        elif level_count == len(group) == 1:
-            single_level_lines += group
-    areas += _stacked_areas(single_level_lines, em)
-    # The largest may be the frame of the page.
+        elif horizontal_count == len(group) == 1:
+            single_lines += group
+    areas += _stacked_areas(single_lines, em)
+    # The largest last, because it may be the frame of the page.
     return sorted(areas, key=lambda area: (area.x1 - area.x0) * (area.y1 - area.y0))
 
 
-def _is_level(rule: RulingLine) -> bool:
+def _is_horizontal(rule: RulingLine) -> bool:
     return rule.x0 != rule.x1
 
 
 def _crossing_groups(
-    level: Sequence[RulingLine], upright: Sequence[RulingLine], near: float
+    horizontal: Sequence[RulingLine], vertical: Sequence[RulingLine], near: float
 ) -> list[list[RulingLine]]:  # fmt: skip
     """Group lines that cross, or nearly touch, directly or by way of other lines."""
     # Union-find: each line points to another of its group, and the group's root to itself.
-    parents = list(range(len(level) + len(upright)))
+    parents = list(range(len(horizontal) + len(vertical)))
 
     def root(at: int) -> int:
         while parents[at] != at:
@@ -232,21 +234,21 @@ def _crossing_groups(
             at = parents[at]
         return at
 
-    for down, column in enumerate(upright, len(level)):
-        for across, line in enumerate(level):
+    for down, column in enumerate(vertical, len(horizontal)):
+        for across, line in enumerate(horizontal):
             if column.y0 - near <= line.y0 <= column.y1 + near and line.x0 - near <= column.x0 <= line.x1 + near:
                 parents[root(down)] = root(across)
     group_of_root: dict[int, list[RulingLine]] = {}
-    for at, rule in enumerate((*level, *upright)):
+    for at, rule in enumerate((*horizontal, *vertical)):
         group_of_root.setdefault(root(at), []).append(rule)
     return list(group_of_root.values())
 
 
-def _stacked_areas(level: Sequence[RulingLine], em: float) -> list[Area]:
+def _stacked_areas(horizontal: Sequence[RulingLine], em: float) -> list[Area]:
     """Return areas between lines of equal length: above the head, below it and at the end, as in books."""
     areas: list[Area] = []
     used: set[int] = set()
-    from_top = sorted(level, key=lambda rule: rule.y0)
+    from_top = sorted(horizontal, key=lambda rule: rule.y0)
     for at, top in enumerate(from_top):
         if at in used or top.x1 - top.x0 < _STACKED_WIDTH_LEAST * em:
             continue
@@ -264,11 +266,11 @@ def is_inside(piece: TextPiece, area: Area) -> bool:
     return area.x0 <= (piece.x0 + piece.x1) / 2 <= area.x1 and area.y0 <= (piece.y0 + piece.y1) / 2 <= area.y1
 
 
-def vertical_lines(upright: Sequence[RulingLine], area: Area, em: float) -> list[float]:
-    """Return the x positions of lines along at least 40 % of the area."""
+def vertical_lines(vertical: Sequence[RulingLine], area: Area, em: float) -> list[float]:
+    """Return the x of rules along at least 40 % of the area's height."""
     positions: list[float] = []
     length_least = 0.4 * (area.y1 - area.y0)
-    for rule in sorted(upright):
+    for rule in sorted(vertical):
         is_long = min(rule.y1, area.y1) - max(rule.y0, area.y0) > length_least
         is_new = not positions or rule.x0 - positions[-1] > 0.5 * em
         if is_long and is_new and area.x0 - em <= rule.x0 <= area.x1 + em:
@@ -276,9 +278,9 @@ def vertical_lines(upright: Sequence[RulingLine], area: Area, em: float) -> list
     return positions
 
 
-def horizontal_lines(level: Sequence[RulingLine], area: Area, em: float) -> list[RulingLine]:
+def horizontal_lines(horizontal: Sequence[RulingLine], area: Area, em: float) -> list[RulingLine]:
     return [
-        rule for rule in level
+        rule for rule in horizontal
         if area.y0 - em <= rule.y0 <= area.y1 + em
         and min(rule.x1, area.x1) - max(rule.x0, area.x0) > 0.1 * (area.x1 - area.x0)
     ]  # fmt: skip

@@ -17,11 +17,11 @@ _YEAR = re.compile(r"(?:FY\s?)?(?:19|20)\d\d[*†]?")
 _ROW_STEP_MOST = 2.1  # In em. A line further below the one above it begins a row.
 _TIGHT_STEP = 0.8  # Share of the usual step below which a line is close to the one above it.
 _TITLE_STEP = 0.87  # Share of the body's step below which two lines of the head are one title.
-_BODY_STEP_MOST = 1.75  # In em. Above a body with wider steps, lines of one title would be closer than its rows.
+_BODY_STEP_MOST = 1.75  # In em. If the body has wider steps, lines of the head are one title only if they are closer.
 
 
 class LineEvidence(Struct, frozen=True):
-    """A line, and the lines so far of the row that it may continue."""
+    """A line, and the row so far that it may continue."""
 
     first_text: str
     filled: set[int]

@@ -21,8 +21,8 @@ _SENTENCE_ENDS = frozenset(".?!:")
 SIGNS_BEFORE = frozenset("$€£¥(<>+-–~") | {"US$", "EUR", "USD", "GBP", "CHF", "C$", "A$", "($", "($)", "Rs", "Rs."}
 SIGNS_BEHIND = frozenset(")%*†‡]") | {")%", "%)", "**", "pp", "x"}
 _GAP_LEAST = 0.55  # In em, the usual height of a piece. A narrower space does not separate cells.
-_GAP_WIDER = 1.4  # A gap is this many times as wide as the usual spaces of its piece.
-_SENTENCE_GAP_WIDER = 1.7  # Between sentences, a gap is this many times as wide as another gap.
+_GAP_WIDER = 1.4  # A gap is at least this many times as wide as the usual spaces of its piece.
+_SENTENCE_GAP_WIDER = 1.7  # Between sentences, a gap is at least this many times as wide as elsewhere.
 
 
 class TextPiece(msgspec.Struct, frozen=True, order=True, gc=False):
@@ -68,7 +68,7 @@ def is_number(text: str) -> bool:
 
 
 def ends_sentence(word: str, following: str) -> bool:
-    # The space after a sentence is wider, and no gap between cells.
+    # The space after a sentence is wider than others, though it is no gap between cells.
     return word[-1] in _SENTENCE_ENDS and following[0].isupper()
 
 
@@ -129,7 +129,7 @@ def _split_piece(piece: TextPiece, split: Split, em: float) -> Sequence[TextPiec
 
 
 def join_words(words: Sequence[TextPiece], piece: TextPiece) -> TextPiece:
-    """Return a piece of some words of another."""
+    """Return a piece of some of the words of `piece`."""
     return TextPiece(
         words[0].x0, piece.y0, words[-1].x1, piece.y1, " ".join([word.text for word in words]), words[0].at
     )
