@@ -118,15 +118,15 @@ class EntryRecorder(Struct, frozen=True):
                 self._store(replace(existing, name=item.name, detail=item.detail))
             return
         self._store(item)
-        self.findings.counts["found"] += 1
         if item.note:
-            self.findings.counts["skipped"] += 1
+            decision = "skipped"
         elif is_same:
-            self.findings.counts["unchanged"] += 1
+            decision = "unchanged"
         else:
-            self.findings.counts["enqueued"] += 1
+            decision = "enqueued"
             is_changed = before is not None and not before.note
             self.findings.jobs[entry.id] = self.make_job(entry, is_changed)
+        self.findings.counts.update(["found", decision])
 
     def _store(self, item: CrawlItem) -> None:
         self.findings.items[item.id] = item

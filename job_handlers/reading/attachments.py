@@ -40,8 +40,7 @@ _DEPTH_MAX = 3  # Containers inside containers.
 _BYTES_MAX = 2 << 30
 _ALL_BYTES_MAX = 8 << 30
 _BLOCK_BYTES = 1 << 20
-_COUNT_FILES = 1
-"""Number that asks the page process for the number of files. File 1 has the number after it."""
+_COUNT_FILES = 1  # Number that asks the page process for the number of files. File 1 has the number after it.
 _PATH_CHARACTERS_MAX = 1000
 _NAMED_MAX = 5  # Of the skipped files, in the note for the user.
 

@@ -1,8 +1,8 @@
 """Look at a document's file, count its pages and decide how each page has to be read.
 
-Saves the pages with a usable text layer. If these and pages that were stored before are all, it publishes the document.
-Otherwise it enqueues `ocr_pages` or `extract_rows` jobs for ranges of pages, and `assemble`. To read a file that is not
-a document yet, enqueue `download`.
+Takes the pages with a usable text layer, and those that are already stored. If that covers all pages, it publishes the
+document. Otherwise it enqueues `ocr_pages` or `extract_rows` jobs for ranges of pages, and `assemble`. To read a file
+that is not a document yet, enqueue `download`.
 """
 
 from __future__ import annotations
@@ -41,12 +41,7 @@ from job_handlers.reading.document import (
     unread_page,
 )
 from job_handlers.reading.page_process import Lost, PageProcess, Refusal, TooLarge
-from job_handlers.reading.page_ranges import (
-    Scan,
-    costs_of,
-    divide_pages,
-    format_ranges,
-)
+from job_handlers.reading.page_ranges import Scan, costs_of, divide_pages, format_ranges
 from job_handlers.reading.reading_settings import HowToRead
 from job_handlers.reading.text_layer import PageInk, Verdict, classify_page
 from worker_service.handlers import (
@@ -63,8 +58,7 @@ from worker_service.handlers import (
     in_a_sentence,
 )
 
-_PAGE_CPU_SECONDS = 10
-"""Usually a millisecond; a map with a million lines takes seconds."""
+_PAGE_CPU_SECONDS = 10  # Usually a millisecond; a map with a million lines takes seconds.
 _TABLE_CPU_SECONDS = 600
 _FLOW_CPU_SECONDS = 300
 _PAGES_PER_RANGE_LEAST = 4
@@ -194,10 +188,7 @@ def _ocr_digests(source: PageSource, how: HowToRead, numbers: Sequence[int]) -> 
 def _save_layer_pages(
     context: Context[HowToRead], process: PageProcess[Answer], to_read: Mapping[int, str], assembly: Assembly
 ) -> dict[int, Scan]:
-    """Save pages with a usable text layer, and add those that follow its last page to the assembly.
-
-    Return the pages that need OCR.
-    """
+    """Save pages with a text layer; add them to the assembly up to the first gap. Return the pages that need OCR."""
     scans: dict[int, Scan] = {}
     unsaved: list[PageResult] = []
     save_at = time.monotonic() + _SAVE_SECONDS

@@ -117,7 +117,7 @@ class FlowLayout(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 _encoder = msgspec.json.Encoder(decimal_format="number")
-_decoder: msgspec.json.Decoder[Layout] = msgspec.json.Decoder(Layout)
+decode = msgspec.json.Decoder(Layout).decode
 
 
 def encode(layout: Layout) -> str:
@@ -134,10 +134,6 @@ def encode_flow(flow: FlowLayout) -> str | None:
     if len(text) > LAYOUT_BYTES_MAX:
         text = _encoder.encode(replace(flow, tables=[], blocks=[], links=[], notes=[]))
     return text.decode()
-
-
-def decode(text: str) -> Layout:
-    return _decoder.decode(text)
 
 
 def has_lines(text: str) -> bool:

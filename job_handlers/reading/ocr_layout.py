@@ -22,14 +22,12 @@ from job_handlers.reading.tables import FoundTable, RulingLine, TextPiece
 
 # In em, the median height of the page's words. A wider gap separates two pieces of a line, perhaps cells of a table.
 _GAP_MOST = 0.9
-_WIDE_GAP_MOST = 1.75
-"""Limit in justified lines and after a sentence."""
+_WIDE_GAP_MOST = 1.75  # Limit in justified lines and after a sentence.
 _GAPS_IN_PROSE_LEAST = 3  # Lines with fewer are not known to be prose.
 _LETTERS_IN_PROSE_SHARE = 0.8  # Of the words of a justified line, those that begin with a letter.
 _PAPER_EDGE = 0.005  # Share of the page's width.
 # Shares of the height of the lower of two words or lines, and of the width of the narrower of two words.
-_OVERLAP_OF_LINE = 0.2
-"""Adjacent words of a line that overlap by less are at different heights."""
+_OVERLAP_OF_LINE = 0.2  # Adjacent words of a line that overlap by less are at different heights.
 _OVERLAP_IN_ROW = 0.6
 _OVERLAP_OF_WORDS = 0.4
 # Walls are vertical ruling lines. In em.

@@ -38,7 +38,6 @@ def _gray_of(image: Image.Image) -> Gray:
 
 
 # --- pictures --------------------------------------------------------------------------------------------
-
 _PICTURE_SIDE_LEAST = 24  # Pixels.
 _PICTURE_PIXELS_MAX = 40_000_000
 _PICTURE_PIXELS_LARGE = 16_000_000  # Larger pictures are halved.
@@ -135,7 +134,6 @@ def _crop_image(gray: Gray, box: Box) -> tuple[Image.Image, int, int]:
 
 
 # --- ink -------------------------------------------------------------------------------------------------
-
 _MARKS_WIDTH = 620  # Pixels of a copy that is reduced to find marks.
 _SHADOW_SHARE = 0.03  # Of the page at each side, which may be a shadow.
 _INK_SHARE_LEAST = 0.00015  # A page with less is blank.
@@ -223,13 +221,10 @@ def ink_within(gray: Gray, box: Box) -> tuple[Image.Image, int, int]:
 
 
 # --- light and grain -------------------------------------------------------------------------------------
-
 _TWO_TONED_SHARE = 0.99  # Of black and white pixels.
 _SHADE_PARTS = 8  # In each direction.
-_SHADE_DIFFERENCE_LEAST = 40
-"""Such a difference between parts of the paper loses whole lines to one threshold."""
-_GRAIN_LEAST = 10
-"""Median difference between adjacent pixels of a noisy scanner."""
+_SHADE_DIFFERENCE_LEAST = 40  # Such a difference between parts of the paper loses whole lines to one threshold.
+_GRAIN_LEAST = 10  # Median difference between adjacent pixels of a noisy scanner.
 
 
 def has_two_tones(gray: Gray) -> bool:
@@ -268,12 +263,10 @@ def _shades_at(image: Image.Image, *shares: tuple[int, int]) -> list[int]:
 
 
 # --- size of letters -------------------------------------------------------------------------------------
-
 _INK_DEPTH_FULL_SIZE = 70  # Shades between ink and paper: enough to ignore grain.
 _LETTER_INCHES = 16 / 300  # A letter or two, which count as one mark.
 _LETTERS_BESIDE = 10
-_MARK_INK_LEAST, _MARKS_SHARE = 16, 0.6
-"""Specks have less ink; a row of letters has more marks."""
+_MARK_INK_LEAST, _MARKS_SHARE = 16, 0.6  # Specks have less ink; a row of letters has more marks.
 _LETTERS = re.compile(rb"\xff+(?:\x00{1,8}\xff+)*")
 """A row of letters, scanned downwards: ink with small gaps, as within an e."""
 _LETTER_HEIGHTS = range(7, 71)  # Pixels at 300 dpi.
@@ -304,13 +297,11 @@ def _ink_of(gray: Gray) -> Image.Image:
 
 
 # --- skew ------------------------------------------------------------------------------------------------
-
 _SKEW_WIDTH = 600  # Pixels of a reduced copy.
 _STRIPS = 24  # Shifted against each other to try an angle.
 # Degrees.
 _SKEW_MAX = 10.0
-_SKEW_LEAST = 0.4
-"""The engine copes with less, and resampling costs quality."""
+_SKEW_LEAST = 0.4  # The engine copes with less, and resampling costs quality.
 _SKEW_GAIN = 1.15  # Least gain in sharpness.
 _REFINED_ANGLES = 3  # Best angles of the coarse search.
 _SQUARES = [value * value for value in range(256)]
@@ -362,7 +353,6 @@ def _sharpness(
 
 
 # --- ruling lines ----------------------------------------------------------------------------------------
-
 _RULE_STEP_INCHES = 0.06
 _RULE_STEPS_LEAST = 4
 _INK_OF_RULE_LEAST = 216  # Mean of a step, of 255.

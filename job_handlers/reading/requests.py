@@ -14,13 +14,7 @@ from msgspec.structs import replace
 
 from job_handlers.fetch.sources import sources
 from job_handlers.fetch.sources.local import revision_of
-from job_handlers.reading.reading_settings import (
-    LANGUAGE_CODE,
-    PASSWORD_CREDENTIAL,
-    QUALITIES,
-    HowToRead,
-    Quality,
-)
+from job_handlers.reading.reading_settings import LANGUAGE_CODE, PASSWORD_CREDENTIAL, QUALITIES, HowToRead, Quality
 from worker_service.base.suggestions import did_you_mean
 from worker_service.handlers import (
     BadInput,

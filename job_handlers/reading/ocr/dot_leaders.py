@@ -25,8 +25,7 @@ ReadLine = Callable[[Box], list[Word]]
 DOTS_LEAST = 5
 # Lengths are in line heights unless stated otherwise.
 _DOT_SIZE_MOST, _DOT_WIDTH_LEAST = 0.3, 0.07
-_SMALL_DOT_PIXELS = 3.0
-"""Accepted in any case: in coarse scans of small print, 0.3 line heights are less."""
+_SMALL_DOT_PIXELS = 3.0  # Accepted in any case: in coarse scans of small print, 0.3 line heights are less.
 _STEP_BETWEEN_DOTS_MOST = 2.2
 _STEP_TOLERANCE = 0.25  # Share of the usual step.
 _INK_MOST = 3.0  # Multiple of a dot's ink. More is a letter.
@@ -34,8 +33,7 @@ _GAP_TO_TEXT_MOST = 3.5
 _OVERLAP_IN_ROW = 0.5  # Share of the height of the lower of two lines.
 _LINE_HEIGHT_LEAST = 0.8
 _MARGIN = 0.25
-_WORDS_OFF_ROW_MOST, _DOTS_OFF_ROW_MOST = 0.5, 0.8
-"""The second is for pieces without certain words, perhaps dots."""
+_WORDS_OFF_ROW_MOST, _DOTS_OFF_ROW_MOST = 0.5, 0.8  # The second is for pieces without certain words, perhaps dots.
 _STEP_IN_PARAGRAPH_MOST = 1.5  # Multiple of the usual distance of rows.
 _LINES_WITH_LEADERS_LEAST = 3
 _CONTENTS_SHARE = 0.5  # A page with a larger share of lines with leaders is a table of contents.

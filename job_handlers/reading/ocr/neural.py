@@ -55,8 +55,7 @@ _PIXELS_MOST = 680_000  # 450 bytes of memory each.
 _GRID = 32  # Width and height must be multiples of it.
 _PIXEL_PROBABILITY, _LINE_PROBABILITY = 0.3, 0.6  # Least probability of text at a pixel, and least mean in a line.
 _LINE_PIXELS_LEAST = 3  # Height. Lower islands are specks.
-_GROWTH = 0.8
-"""The network marks the middle of a line; half of this share of its height is added to each side."""
+_GROWTH = 0.8  # The network marks the middle of a line; half of this share of its height is added to each side.
 
 
 def missing() -> Problem | None:

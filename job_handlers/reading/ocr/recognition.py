@@ -33,20 +33,15 @@ _WEAK_CONFIDENCE = 65.0  # Text lying the wrong way reaches 10 to 50.
 _DOUBTFUL_CONFIDENCE = 70.0  # Languages of other scripts are tried below it.
 _FOREIGN_CONFIDENCE = 80.0  # Arabic and Han letters read as Latin reach 24 to 79.
 _CHARACTERS_LEAST = 20  # With fewer, the confidence says nothing.
-_UNEVEN_BELOW_DPI = 250.0
-"""One threshold loses lines of coarser scans."""
+_UNEVEN_BELOW_DPI = 250.0  # One threshold loses lines of coarser scans.
 _COARSE_DPI = 180.0  # Coarser scans are softened.
 _FINE_DPI = 280.0  # Only finer scans may be halved.
-_LARGE_LETTERS = 17
-"""Pixels. Larger letters are legible at half the size, which is read faster."""
+_LARGE_LETTERS = 17  # Pixels. Larger letters are legible at half the size, which is read faster.
 _VERTICAL_WORDS_SHARE = 0.5  # Of words that are higher than wide.
-_SPARSE_GAIN = 1.02
-"""Separate pieces must be better by this factor, because their order is uncertain."""
-_SIDE_MAX = 32_000
-"""Tesseract stores coordinates in signed 16-bit numbers."""
+_SPARSE_GAIN = 1.02  # Separate pieces must be better by this factor, because their order is uncertain.
+_SIDE_MAX = 32_000  # Tesseract stores coordinates in signed 16-bit numbers.
 _BANDS_LEAST = 4  # Parts of a page that is not read as a whole.
-_PAGE_INCHES_LEAST = 5.0
-"""A resolution that makes the page narrower is probably wrong."""
+_PAGE_INCHES_LEAST = 5.0  # A resolution that makes the page narrower is probably wrong.
 
 
 class RecognisedPage(Struct, frozen=True):

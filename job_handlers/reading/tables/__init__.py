@@ -18,14 +18,7 @@ from job_handlers.reading.tables import regions
 from job_handlers.reading.tables.columns import Line, cells_of, cut_at_columns, find_columns, merge_sign_columns
 from job_handlers.reading.tables.evidence import Evidence, is_table
 from job_handlers.reading.tables.rows import RowMerger
-from job_handlers.reading.tables.text_pieces import (
-    Area,
-    Band,
-    Split,
-    group_lines,
-    split_narrow_columns,
-    text_of,
-)
+from job_handlers.reading.tables.text_pieces import Area, Band, Split, group_lines, split_narrow_columns, text_of
 from job_handlers.reading.tables.text_pieces import RulingLine as RulingLine
 from job_handlers.reading.tables.text_pieces import TextPiece as TextPiece
 from job_handlers.reading.tables.text_pieces import ends_sentence as ends_sentence

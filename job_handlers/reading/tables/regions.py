@@ -207,7 +207,7 @@ def drawn_areas(horizontal: Sequence[RulingLine], vertical: Sequence[RulingLine]
     areas: list[Area] = []
     single_lines: list[RulingLine] = []
     for group in _crossing_groups(horizontal, vertical, _CROSSING_DISTANCE_MOST * em):
-        horizontal_count = sum(map(_is_horizontal, group))
+        horizontal_count = sum(rule.x0 < rule.x1 for rule in group)
         if horizontal_count >= 2 and horizontal_count < len(group):
             areas.append(Area(*bounds_of(group)))
         elif horizontal_count == len(group) == 1:
@@ -215,10 +215,6 @@ def drawn_areas(horizontal: Sequence[RulingLine], vertical: Sequence[RulingLine]
     areas += _stacked_areas(single_lines, em)
     # The largest last, because it may be the frame of the page.
     return sorted(areas, key=lambda area: (area.x1 - area.x0) * (area.y1 - area.y0))
-
-
-def _is_horizontal(rule: RulingLine) -> bool:
-    return rule.x0 != rule.x1
 
 
 def _crossing_groups(

@@ -7,20 +7,8 @@ from itertools import chain
 
 import pytest
 
-from job_handlers.reading.document import (
-    PageSource,
-    layer_digest,
-    ocr_digest,
-    pixels_digest,
-)
-from job_handlers.reading.page_ranges import (
-    RANGE_PAGES_MAX,
-    Scan,
-    costs_of,
-    divide_pages,
-    format_ranges,
-    read_ranges,
-)
+from job_handlers.reading.document import PageSource, layer_digest, ocr_digest, pixels_digest
+from job_handlers.reading.page_ranges import RANGE_PAGES_MAX, Scan, costs_of, divide_pages, format_ranges, read_ranges
 from job_handlers.reading.preprocess import Gray, pixels_hash
 from worker_service.handlers import Permanent
 
