@@ -49,10 +49,10 @@ OPEN_PATHS = ("/healthz", "/readyz", SIGN_IN_PATH, "/static/")
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 
 FAILURES_MAX = 10
-"""Unknown tokens per address and minute, after which the address gets 429."""
+"""Unknown tokens per address and minute. More get 429."""
 _WINDOW_SECONDS = 60.0
 _COUNTED_ADDRESSES_MAX = 4096
-"""With more, all are forgotten, to limit the memory."""
+"""With more, all counts start again."""
 OPEN_REQUESTS_MAX = 200
 OPEN_REQUESTS_PER_VISITOR_MAX = 64
 """Includes event streams, of which a visitor may have 40."""
@@ -82,9 +82,9 @@ class Visitor(Struct, frozen=True):
     owner: str | None = None
     """None: all owners."""
     csrf: str = ""
-    """Token that forms must carry; empty without a browser: with an access token, or at the Unix socket."""
+    """Token that forms must carry; empty for visitors without a browser."""
     has_session: bool = False
-    """The visitor signed in with a browser, and can sign out."""
+    """Signed in with a browser, and can sign out."""
 
     def has_csrf_token(self, csrf: str) -> bool:
         return hmac.compare_digest(csrf.encode(), self.csrf.encode())
@@ -207,7 +207,7 @@ def find_visitor(request: HTTPConnection) -> Visitor:
 def _sent_token(request: HTTPConnection) -> str | None:
     """Return None without any credentials, "" with credentials of another kind.
 
-    Only `CONVERTER_PATHS` accept a password: a browser sends it with requests of other sites, too.
+    Only converters accept a password: a browser sends it with requests of other sites, too.
     """
     scheme, _, credentials = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer":
@@ -248,14 +248,12 @@ def note_sign_in_failure(request: HTTPConnection) -> None:
 
 
 class SignInFailures:
-    """Failed sign-ins per address in the current minute."""
-
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
         self._minute_ends_at = 0.0
 
     def note(self, address: str) -> tuple[int, float]:
-        """Count a failure. Return the number of failures, and the seconds until the count starts again."""
+        """Count a failure. Return the count of this minute, and the seconds left of it."""
         now = time.monotonic()
         if now >= self._minute_ends_at or len(self._counts) > _COUNTED_ADDRESSES_MAX:
             self._counts.clear()

@@ -125,7 +125,7 @@ def _submit(request: Request, name: str, incoming: IncomingFile, options: Option
 
 
 def _find_conversion(request: Request, awaited: _AwaitedDocument) -> Conversion | None:
-    """Return None until the document is read. Raise `NotConverted` if it cannot be."""
+    """Return None until the document is read."""
     with session_of(request) as session:
         if awaited.job_id is not None:
             job = session.job_queries.get(awaited.job_id)

@@ -1,4 +1,4 @@
-"""Checks of the Host header; the site's own origin."""
+"""Checks of the Host header; the site's own origin, as browsers send it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ def is_loopback(host: str) -> bool:
 
 
 def origin_of(request: HTTPConnection) -> str:
-    """Return the origin as the browser sends it."""
     host = request.headers.get("host", "").lower()
     return _url_by_host(request).get(host, f"http://{host}")
 

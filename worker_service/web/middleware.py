@@ -33,10 +33,10 @@ BODY_BYTES_MAX = 4 * 1024 * 1024
 """Unless `payload_bytes_max` needs more."""
 FIELDS_MAX = 20_000
 WRITE_SLOTS = 4
-"""Requests that may write at once. Others wait, so that half of `THREADS` is left for reading."""
+"""Requests that may write at once: half of `THREADS` is left for reading."""
 BODY_PAUSE_SECONDS = 30.0
 BODY_SECONDS = 60.0
-"""Longest time between two pieces of a body, and for all of it."""
+"""Longest time between two pieces, and for the whole body."""
 SIGN_IN_BYTES_MAX = 4096
 SIGN_IN_SECONDS = 5.0
 """Longest time for the body of a client that is not signed in."""
@@ -143,7 +143,7 @@ class CsrfMiddleware:
 
 
 def write_slot_of(request: Request) -> asyncio.Semaphore:
-    """Return the semaphore to hold while waiting for the write lock, but not while receiving a file."""
+    """Hold it while waiting for the write lock, but not while receiving a file."""
     return cast(asyncio.Semaphore, request.app.state.write_slots)
 
 
@@ -180,7 +180,7 @@ def refuse_other_origin(request: HTTPConnection) -> None:
 
 
 def refuse_without_csrf_token(request: Request) -> None:
-    """Raise `FormOutdated` if the visitor uses a browser, and the request has no CSRF token.
+    """Raise `FormOutdated` if a browser sends no CSRF token.
 
     A form with files sends it as `?csrf=`, because its fields are read later.
     """

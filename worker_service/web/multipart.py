@@ -28,7 +28,7 @@ _BOUNDARY_BYTES_MAX = 70  # RFC 2046, section 5.1.1
 class ReceivedForm:
     fields: dict[str, list[str]] = field(default_factory=dict)
     files: list[tuple[str, IncomingFile]] = field(default_factory=list)
-    """Names as the client sent them, with the content."""
+    """Names as sent, and contents."""
 
     def first_value(self, name: str) -> str | None:
         return next(iter(self.fields.get(name, ())), None)

@@ -32,7 +32,7 @@ FilledText = Annotated[str, Meta(min_length=1)]
 OwnersParameter = Annotated[tuple[str, ...], about("Only what belongs to this owner.")]
 DryRunParameter = Annotated[bool, about("Only return what would be done.")]
 
-_NUMBER_DIGITS_MAX = 15
+_NUMBER_DIGITS_MAX = 15  # at most `NUMBER_MAX`
 _BOOLEANS = {"": "true", "yes": "true", "no": "false"}
 """Spellings besides msgspec's own (true, false, 1 and 0); `?dry_run` without a value is true."""
 
@@ -94,7 +94,7 @@ def _is_tuple(kind: Any) -> bool:
 
 
 class IdConvertor(Convertor[int]):
-    """`{job_id:id}` in a path: up to 15 digits, which fit an integer of the database."""
+    """`{job_id:id}` in a path."""
 
     regex = f"[1-9][0-9]{{0,{_NUMBER_DIGITS_MAX - 1}}}"
 

@@ -41,7 +41,10 @@ def sign_in(request: Request) -> Response:
     form = form_of(request)
     # Users may paste a whole sign-in link instead of its token.
     token_text = str(form.get("token", "")).strip().rpartition("link=")[2]
-    token = _begin_session(request, token_text) if parse_token_text(token_text) else None
+    token = None
+    if parse_token_text(token_text) is not None:
+        with request.app.state.sessions.borrow("web") as session:
+            token = tokens.begin_browser_session(session, token_text)
     if token is None:
         note_sign_in_failure(request)
         return _sign_in_page(request, _LINK_INVALID if "link" in form else "This token is unknown or has expired.")
@@ -60,11 +63,6 @@ def sign_out(request: Request) -> Response:
     response = RedirectResponse(SIGN_IN_PATH, 303)
     response.delete_cookie(cookie_name(request), secure=is_secure(request), httponly=True, samesite="strict")
     return response
-
-
-def _begin_session(request: Request, token_text: str) -> CreatedToken | None:
-    with request.app.state.sessions.borrow("web") as session:
-        return tokens.begin_browser_session(session, token_text)
 
 
 def _redirect_with_cookie(request: Request, token: CreatedToken, path: str) -> Response:
@@ -98,7 +96,7 @@ def _is_signed_in(request: Request) -> bool:
 
 
 def safe_path(path: str | None, default: str = "/") -> str:
-    """Return `path` if it leads to a page of this site, except for sign-in, and otherwise `default`."""
+    """Return `path` if it is a path of this site, or `default`."""
     path = path or ""
     is_ours = path.startswith("/") and not path.startswith(("//", "/\\")) and path.isprintable() and path.isascii()
     return path if is_ours and not path.startswith(SIGN_IN_PATH) else default

@@ -44,7 +44,7 @@ class _WrittenBytes:
 def zip_documents(session: Session, documents: Iterable[Document], kinds: Sequence[str]) -> Iterator[bytes]:
     """Yield the bytes of an archive with a file of each kind for each document.
 
-    `left-out.txt` in it names the documents without such a file, and the reasons.
+    `left-out.txt` in it names documents without such a file, and why.
     """
     written = _WrittenBytes()
     with zipfile.ZipFile(written, "w") as archive:  # type: ignore[call-overload]  # write and flush are enough

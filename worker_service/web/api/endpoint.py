@@ -70,10 +70,10 @@ class Endpoint(Struct, frozen=True, kw_only=True):
     query: type[Struct]
     body: type[Struct] | None
     answer: Any
-    """Type of the JSON in the response; None: it is no JSON."""
+    """Type of the JSON response; None: not JSON."""
     statuses: Sequence[int] = (200,)
     refusals: Sequence[int] = ()
-    """Statuses of errors, besides those that follow from method, path and body."""
+    """Errors besides those that follow from method, path and body."""
     headers: Mapping[str, str]
     media: str = "application/json"
     body_media: str = "application/json"

@@ -33,7 +33,7 @@ _STREAM_SECONDS = 600.0
 _STREAMS_MAX = 128
 _STREAMS_PER_VISITOR_MAX = 40
 _MISSED_EVENTS_MAX = 20_000
-"""With more, the client gets `reset`, and must read the present state again."""
+"""If there are more, the client gets `reset` instead."""
 
 
 class TooManyStreams(HttpProblem, code="too_many_streams", status=503): ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Annotated
 
 from worker_service.base.errors import BatchNotFound
@@ -25,6 +26,14 @@ def list_batches(session: Session, visitor: Visitor, query: BatchesQuery) -> Bat
             return BatchPage((), None)
         owners = (visitor.owner,)
     return batches.list_batches(session, owners=owners, states=query.status, limit=query.limit, before_id=query.before)
+
+
+def find_visible_batch(session: Session, visitor: Visitor, batch_id: int | None) -> Batch | None:
+    if batch_id is None:
+        return None
+    with suppress(BatchNotFound):
+        return visible_batch(session, visitor, batch_id)
+    return None
 
 
 def visible_batch(session: Session, visitor: Visitor, batch_id: int) -> Batch:

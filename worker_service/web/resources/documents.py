@@ -169,13 +169,13 @@ def page_image_response(request: Request, session: Session, document_id: int, nu
 
 
 def zip_response(
-    request: Request, find: Callable[[Session], Iterable[Document]], forms: Sequence[str], *, file_name: str
+    request: Request, find: Callable[[Session], Iterable[Document]], kinds: Sequence[str], *, file_name: str
 ) -> Response:
     """Send a zip, made while the client reads."""
 
     def pieces() -> Iterator[bytes]:
         with session_of(request) as session:
-            yield from zip_documents(session, find(session), forms)
+            yield from zip_documents(session, find(session), kinds)
 
     headers = {"Content-Disposition": f'attachment; filename="{file_name}"'}
     return StreamingResponse(pieces(), media_type="application/zip", headers=headers)

@@ -69,7 +69,6 @@ class FoundJobs(JobPage, frozen=True):
 
 
 def list_jobs(session: Session, visitor: Visitor, query: JobsQuery) -> FoundJobs:
-    """Search for about `SEARCH_SECONDS_MAX`, because some selectors have no index."""
     selector = visitor.limit_selector(selector_of(session, query))
     queries, limit = session.job_queries, query.limit
     jobs, first_id = list[Job](), 1

@@ -1,4 +1,4 @@
-"""Workers, pauses and changes that a visitor may see."""
+"""Workers, pauses and actions that a visitor may see."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from worker_service.services.undo import find_undoable
 from worker_service.web.access import TokenScope, Visitor
 from worker_service.web.error_responses import NotAllowed
 
-_ACTIONS_MAX = 1000
+_ACTIONS_SEARCHED_MAX = 1000
 
 PAUSE_SCOPES = ("type", "owner", "all")
 
@@ -34,16 +34,16 @@ def list_workers(session: Session) -> WorkersAndNodes:
 def pause(
     session: Session, visitor: Visitor, scope: str, name: str, *, length: str | None, reason: str | None
 ) -> Paused:
-    _refuse_scope(visitor, scope, name)
+    _check_pause_scope(visitor, scope, name)
     return job_control.pause(session, scope, name, length=length, reason=reason)
 
 
 def unpause(session: Session, visitor: Visitor, scope: str, name: str) -> None:
-    _refuse_scope(visitor, scope, name)
+    _check_pause_scope(visitor, scope, name)
     job_control.unpause(session, scope, name, owner=visitor.owner)
 
 
-def _refuse_scope(visitor: Visitor, scope: str, name: str) -> None:
+def _check_pause_scope(visitor: Visitor, scope: str, name: str) -> None:
     if scope not in PAUSE_SCOPES:
         raise BadInput(f"{scope!r} is not a scope", f"choose {', '.join(PAUSE_SCOPES)}")
     if scope == "all" and name:
@@ -55,7 +55,7 @@ def _refuse_scope(visitor: Visitor, scope: str, name: str) -> None:
 
 
 def list_actions(session: Session, visitor: Visitor, limit: int) -> Sequence[Action]:
-    """Return only their own changes to a visitor of one owner, since others may concern other owners."""
+    """Return to a visitor of one owner only their own actions: others may concern other owners."""
     if visitor.owner is None:
         return session.history.actions(most=limit)
     return _own_actions(session, visitor)[:limit]
@@ -71,4 +71,4 @@ def undoable_action(session: Session, visitor: Visitor, action_id: int) -> Actio
 
 
 def _own_actions(session: Session, visitor: Visitor) -> Sequence[Action]:
-    return [action for action in session.history.actions(most=_ACTIONS_MAX) if action.actor == visitor.name]
+    return [action for action in session.history.actions(most=_ACTIONS_SEARCHED_MAX) if action.actor == visitor.name]

@@ -67,7 +67,7 @@ def render(
     headers: Mapping[str, str] | None = None,
     **values: object,
 ) -> HTMLResponse:
-    """Render a page. Reads the database, except for an error page, since the error may be the database's."""
+    """Read the database only for a page without an error, which may be the database's."""
     visitor = request.scope.get("state", {}).get("visitor")
     path = request.url.path
     documents_being_read, failure_count, flash = 0, 0, None
@@ -128,7 +128,7 @@ def page_route(path: str, respond: Callable[[Request, Session], Response], metho
 
 
 def in_rendering_thread(respond: Callable[[Request], Response]) -> Callable[[Request], Awaitable[Response]]:
-    """Run `respond` in the few threads for slow work, so that the other threads stay free for other requests."""
+    """Run `respond` in the few threads for slow work, so that others stay free for fast requests."""
 
     async def respond_later(request: Request) -> Response:
         return await to_thread.run_sync(respond, request, limiter=request.app.state.rendering)

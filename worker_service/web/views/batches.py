@@ -86,7 +86,7 @@ _FILE_STATES: Mapping[IndexStatus, str] = {
 class BatchRow(Struct, frozen=True):
     batch: Batch
     state: str
-    """Label of the state: "Done, with failures" for FAILED, since most files may have been read."""
+    """Label, such as "Done, with failures"."""
     tone: str
     progress: ReadingProgress
     actions: Sequence[str]
@@ -249,7 +249,7 @@ def _facts(progress: BatchProgress) -> str:
 
 
 def _file_filters(progress: BatchProgress, path: str, chosen: IndexStatus | None) -> Sequence[FilterLink]:
-    """Return nothing if all files have one state, so that there is nothing to filter."""
+    """Return nothing if all files have one state."""
     counts = progress.by_document_state
     all_files = FilterLink("All", path, chosen is None, sum(counts.values()))
     by_state = [

@@ -63,7 +63,7 @@ class ReaderQuery(Struct, frozen=True):
     """Generation of the text on display while the document is read again."""
 
     def link(self, document_id: int, **changes: object) -> str:
-        """Drop `match` and `seen` unless they are among the changes."""
+        """`match` and `seen` are dropped unless they are among the changes."""
         values = {**msgspec.structs.asdict(self), "match": 0, "seen": 0, **changes}
         defaults = msgspec.structs.asdict(ReaderQuery())
         parameters = {name: value for name, value in values.items() if value != defaults[name]}
@@ -71,7 +71,7 @@ class ReaderQuery(Struct, frozen=True):
 
 
 class RailPage(Struct, frozen=True):
-    """A link in the strip of pages beside the document."""
+    """A link in the strip of pages."""
 
     number: int
     is_current: bool
@@ -96,7 +96,7 @@ class Generation(Struct, frozen=True):
 
     @property
     def took(self) -> str:
-        """Time between the start of the first job and the end of the last; empty until all have ended."""
+        """From the first start to the last end of a job; empty until all have ended."""
         started = [job.started_at for job in self.jobs if job.started_at]
         ended = [job.completed_at for job in self.jobs if job.completed_at]
         if not started or len(ended) < len(self.jobs):
@@ -224,7 +224,7 @@ def _newest_files(files: Sequence[PublishedFile]) -> list[PublishedFile]:
 
 
 def _generations(jobs_of_document: Sequence[Job]) -> list[Generation]:
-    """Put jobs without a generation, such as the one that fetched the file, last."""
+    """Newest first; last the jobs without one, such as the fetch of the file."""
     jobs_by_generation: dict[int | None, list[Job]] = {}
     for job in jobs_of_document:
         jobs_by_generation.setdefault(job.generation, []).append(job)

@@ -53,7 +53,7 @@ def reindex(request: Request, session: Session) -> Response:
     refuse_server_files(visitor_of(request), options)
     document = requested_document(session, request)
     decision = submit_reindex(session, document.id, options, is_forced=bool(form.get("anyway"))).decision
-    # Without a decision, the file has to be fetched first.
+    # The message is named after the decision. Without one, the file has to be fetched first.
     message = str(decision or "fetching")
     is_accepted = decision == Decision.ACCEPTED
     if is_accepted and not form.get("force-ocr") and documents.has_only_own_text(session, document.id):

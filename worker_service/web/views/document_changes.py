@@ -33,9 +33,10 @@ _TAGS_OF_DOCUMENTS_MAX = 500
 _OPTIONS = ("lang", "quality", "force-ocr")
 _LIST_PARAMETERS = ("status", "owner", "name", "batch", "tag", "kind", "since", "until", "sort", "view")
 
-FORMS: Mapping[str, str] = {"original": "Originals", "txt": "Text", "pdf": "Searchable PDFs"}
+FILE_KINDS: Mapping[str, str] = {"original": "Originals", "txt": "Text", "pdf": "Searchable PDFs"}
 TITLES: Mapping[str, str] = {
-    "download": "Download {}", "tag": "Tag {}", "again": "Read {} again", "remove": "Remove {}?",
+    "download": "Download {documents}", "tag": "Tag {documents}", "again": "Read {documents} again",
+    "remove": "Remove {documents}?",
 }  # fmt: skip
 
 
@@ -55,7 +56,7 @@ class ChosenQuery(DocumentsQuery, frozen=True, kw_only=True):
             value = getattr(self, name)
             values = value if isinstance(value, tuple) else [value]
             pairs += [(name, single_value) for single_value in values if single_value]
-        return [pair for pair in pairs if pair != ("sort", "date")]
+        return [pair for pair in pairs if pair != ("sort", "date")]  # the default
 
     @property
     def fields(self) -> Sequence[tuple[str, object]]:
@@ -93,12 +94,12 @@ def confirm_change(request: Request, session: Session) -> Response:
     return render(
         request,
         "document_changes.html",
-        title=TITLES[query.verb].format(counted(count, "document")),
+        title=TITLES[query.verb].format(documents=counted(count, "document")),
         query=query,
         count=count,
         sample=documents[:_SAMPLE_MAX],
         weight=document_removal.weigh_removal(session, documents) if is_removal else None,
-        forms=FORMS,
+        file_kinds=FILE_KINDS,
         tags_of_chosen=sorted({tag for document in documents for tag in document.tags}),
         tags_known=tags.tag_names(session, visitor.owner),
         offered=enqueue.offered_choices(session) if query.verb == "again" else {},
@@ -148,8 +149,9 @@ def files(request: Request, session: Session) -> Response:
 
 
 def _selector(request: Request, session: Session, query: ChosenQuery) -> DocumentSelector:
-    has_ids = query.id and not query.scope
-    chosen = DocumentsQuery(id=query.id) if has_ids else replace(query, id=())
+    # Ticked documents are chosen even if they no longer match the filters.
+    is_ticked = bool(query.id) and not query.scope
+    chosen = DocumentsQuery(id=query.id) if is_ticked else replace(query, id=())
     return document_selector(session, visitor_of(request), chosen)
 
 

@@ -1,4 +1,4 @@
-"""Files of one document, sent as downloads so that a browser never runs an uploaded file as a page of this site."""
+"""Files of one document, sent so that a browser never runs an uploaded file as a page of this site."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def _draw_thumbnail(request: Request) -> Response:
 
 def file(request: Request, session: Session) -> Response:
     document = requested_document(session, request)
-    files = {file.id: file for file in documents.get_document_details(session, document.id).files}
-    stored = files.get(request.path_params["file_id"])
+    file_by_id = {file.id: file for file in documents.get_document_details(session, document.id).files}
+    stored = file_by_id.get(request.path_params["file_id"])
     if stored is None:
         raise exports.NotExported(f"document {document.id} has no such file")
     path = session.settings.workspace / stored.path
@@ -61,7 +61,6 @@ def file(request: Request, session: Session) -> Response:
     if "open" in request.query_params and document.kind == "pdf" and stored.role in ("original", "pdf"):
         # A browser opens this type in its PDF viewer and never as a page of this site (nosniff).
         return FileResponse(path, media_type="application/pdf")
-    # Always a download: an uploaded HTML file must not run in the browser as a page of this site.
     return FileResponse(path, media_type="application/octet-stream", filename=harmless(stored.name))
 
 
@@ -73,7 +72,7 @@ def workbook(request: Request, session: Session) -> Response:
 
 
 def table(request: Request, session: Session) -> Response:
-    """Send a worksheet with its rows on all pages."""
+    """Send a table as CSV; a worksheet with its rows on all pages."""
     page_number, table_number = request.path_params["number"], request.path_params["table"]
     document = requested_document(session, request)
     tables_on_page = tables_of(session, document.id, pages=str(page_number))

@@ -65,7 +65,7 @@ def documents_page(request: Request, session: Session) -> Response:
     listing = list_documents(session, visitor, query)
     totals = session.library.totals(document_selector(session, visitor, query))
     all_documents = visitor.limit_selector(DocumentSelector())
-    has_any = bool(totals.documents or session.library.documents(all_documents, most=1))
+    has_documents = bool(totals.documents or session.library.documents(all_documents, most=1))
     return render(
         request,
         "documents.html",
@@ -73,7 +73,7 @@ def documents_page(request: Request, session: Session) -> Response:
         query=query,
         listing=listing,
         totals=totals,
-        has_any=has_any,
+        has_documents=has_documents,
         chips=_chips(request, session, visitor, query),
         dates=_dates(request, query),
         orders=[FilterLink(label, _sort_link(request, sort), sort == query.sort) for sort, label in ORDERS.items()],
@@ -85,8 +85,8 @@ def documents_page(request: Request, session: Session) -> Response:
         state_words=state_words,
         why_failed=why_failed,
         explain_failure=explain_failure,
-        filters=_filter_fields(request),
-        address=request.url.query,
+        filter_fields=_filter_fields(request),
+        query_string=request.url.query,
     )
 
 

@@ -1,4 +1,4 @@
-"""The page Failures, and actions on files that need attention."""
+"""The Failures page, and actions on files that need attention."""
 
 from __future__ import annotations
 

@@ -25,11 +25,11 @@ from worker_service.web.views.reading_progress import ReadingProgress, batch_pro
 
 _READING_MAX = 6
 _LIVE_BATCHES_MAX = 100
-"""Number of live batches among which those of several files are sought."""
+"""Live batches that are searched for those of several files."""
 _RECENT_MAX = 6
 _FAILURES_MAX = 5
 _FILES_PICTURED_MAX = 500
-"""Finding a document takes long in a larger batch."""
+"""A larger batch gets no picture: finding a document takes long."""
 
 
 class ReadingNow(Struct, frozen=True):
@@ -64,17 +64,17 @@ def home(request: Request, session: Session) -> Response:
 
 
 def _reading_now(session: Session, visitor: Visitor) -> list[ReadingNow]:
-    """Return the live batches, then other documents being read. For a batch of one file, return only its document."""
+    """Return live batches, then other documents being read. A batch of one file is shown as its document."""
     query = BatchesQuery(status=(BatchState.ACTIVE, BatchState.WAITING), limit=_LIVE_BATCHES_MAX)
     live = list_batches(session, visitor, query).items
     # A batch without a file is looking for its files.
     batches = [details for details in live if details.progress.files != 1][:_READING_MAX]
     entries = [_batch_entry(session, details) for details in batches]
-    reading = visitor.limit_selector(DocumentSelector(statuses=(IndexStatus.INDEXING,)))
+    being_read = visitor.limit_selector(DocumentSelector(statuses=(IndexStatus.INDEXING,)))
     ids = tuple(details.batch.id for details in batches)
-    in_batches = set(session.library.document_ids(replace(reading, batch_ids=ids))) if ids else set()
+    in_batches = set(session.library.document_ids(replace(being_read, batch_ids=ids))) if ids else set()
     # Documents of these batches may be the newest ones, so ask for as many more.
-    newest = session.library.documents(reading, most=_READING_MAX + len(in_batches))
+    newest = session.library.documents(being_read, most=_READING_MAX + len(in_batches))
     documents = [document for document in newest if document.id not in in_batches][: _READING_MAX - len(entries)]
     progress = reading_progress(session, documents)
     for document in documents:

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from worker_service.base.clock import from_text
-from worker_service.base.errors import BadInput, BadPayload, BatchNotFound, Refused
+from worker_service.base.errors import BadInput, BadPayload, Refused
 from worker_service.base.humanize import counted
 from worker_service.jobs.attempts import AttemptRow
 from worker_service.jobs.follow_ups import read_json
@@ -33,7 +33,7 @@ from worker_service.web.error_responses import NoSuchPage, NotAllowed, status_of
 from worker_service.web.middleware import form_of
 from worker_service.web.parameters import parse_number, query_of, read_known_parameters
 from worker_service.web.resources import jobs as resource
-from worker_service.web.resources.batches import visible_batch
+from worker_service.web.resources.batches import find_visible_batch
 from worker_service.web.resources.jobs import SEARCH_SECONDS_MAX, JobFilters, JobsQuery, visible_job
 from worker_service.web.sign_in import safe_path
 from worker_service.web.views import page_route, render
@@ -169,7 +169,7 @@ def _groups(session: Session, jobs: Sequence[Job]) -> Sequence[JobGroup]:
 
 
 def _documents_of_sources(session: Session, fetches: Sequence[Job]) -> Mapping[tuple[str, str, str], Document]:
-    """Return the documents made of what these jobs have fetched, by owner, platform and source key."""
+    """Return the documents that these jobs fetched, by owner, platform and source key."""
     if not fetches:
         return {}
     selector = DocumentSelector(
@@ -213,6 +213,7 @@ def preview_change(request: Request, session: Session) -> Response:
     if not filters:
         return redirect("/jobs", message="nothing")
     priority = _priority(verb, query.get("priority"))
+    priority_field = [] if priority is None else [("priority", priority)]
     selector = _selector(session, visitor, filters, verb)
     plan = job_control.make_plan(session, verb, selector, priority=priority, seconds=SEARCH_SECONDS_MAX)
     number = counted(plan.jobs, "job")
@@ -224,7 +225,7 @@ def preview_change(request: Request, session: Session) -> Response:
         title=f"{VERBS[verb]} {number}",
         plan=plan,
         sample=[_job_row(job) for job in plan.sample],
-        fields=[*filters.pairs, *([("priority", priority)] if priority else [])],
+        fields=[*filters.pairs, *priority_field],
         consequences=_CONSEQUENCES[verb],
         label=VERBS[verb],
         command=command(verb, *([priority] if priority else []), *filters.shell_arguments()),
@@ -329,7 +330,7 @@ def job_page(request: Request, session: Session) -> Response:
         log=read_log(session, job.id)[-_LOG_LINES_MAX:],
         log_lines_max=_LOG_LINES_MAX,
         actions=_allowed_actions(job),
-        batch=_batch_title(session, visitor, job),
+        batch=find_visible_batch(session, visitor, job.batch_id),
         size=format_size,
     )
 
@@ -345,15 +346,6 @@ def change_one(request: Request, session: Session) -> Response:
     if reason := changed.refused.get(job.id):
         raise Refused(reason)
     return redirect_after("/jobs" if verb == "delete" else f"/jobs/{job.id}", changed)
-
-
-def _batch_title(session: Session, visitor: Visitor, job: Job) -> str | None:
-    if job.batch_id is None:
-        return None
-    try:
-        return visible_batch(session, visitor, job.batch_id).title
-    except BatchNotFound:
-        return None
 
 
 def _allowed_actions(job: Job) -> Sequence[str]:

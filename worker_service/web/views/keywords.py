@@ -14,7 +14,7 @@ from starlette.routing import Route
 from worker_service.base.errors import BadInput
 from worker_service.services import keyword_counts
 from worker_service.services.csv_and_xlsx import csv_lines
-from worker_service.services.keyword_counts import KeywordPart, count_cells, count_headers, write_workbook
+from worker_service.services.keyword_counts import KeywordPart, TermCounts, count_cells, count_headers, write_workbook
 from worker_service.services.session import Session
 from worker_service.web.access import visitor_of
 from worker_service.web.database_sessions import session_of
@@ -46,30 +46,29 @@ class KeywordsPageQuery(DocumentsQuery, frozen=True, kw_only=True):
         return keyword_counts.parse_terms(self.terms)
 
 
-def _query(request: Request) -> KeywordsPageQuery:
-    return query_of(request, KeywordsPageQuery)
-
-
 def keywords(request: Request, session: Session) -> Response:
-    query = _query(request)
+    query = query_of(request, KeywordsPageQuery)
     terms = query.term_list
-    shown = terms[:COLUMNS_MAX]
-    query = replace(query, limit=ROWS if shown else 1)
+    shown_terms = terms[:COLUMNS_MAX]
+    # Without terms, the list only tells whether there are documents.
+    query = replace(query, limit=ROWS if shown_terms else 1)
     listing = list_documents(session, visitor_of(request), query, is_readable=True)
-    rows = keyword_counts.count_keywords_in(session, shown, listing.items) if shown and listing.items else []
+    rows: Sequence[TermCounts] = ()
+    if shown_terms and listing.items:
+        rows = keyword_counts.count_keywords_in(session, shown_terms, listing.items)
     highest = max((count for row in rows for count in row.counts if count), default=0)
-    downloads = {"terms": query.terms, "owner": "".join(query.owner), "batch": query.batch or ""}
+    parameters = {"terms": query.terms, "owner": "".join(query.owner), "batch": query.batch or ""}
     return render(
         request,
         "keywords.html",
         title="Keywords",
         query=query,
-        terms=shown,
-        left_out=len(terms) - len(shown),
+        terms=shown_terms,
+        left_out=len(terms) - len(shown_terms),
         rows=[(row, [(count, _shade(count, highest)) for count in row.counts]) for row in rows],
         has_documents=bool(listing.items),
-        next=listing.next if shown else None,
-        address=urlencode(downloads),
+        next=listing.next if shown_terms else None,
+        query_string=urlencode(parameters),
     )
 
 
@@ -87,13 +86,14 @@ def counts_workbook(request: Request) -> Response:
 
 
 def _all_counts(request: Request) -> tuple[Sequence[str], Iterator[KeywordPart]]:
-    query = _query(request)
+    query = query_of(request, KeywordsPageQuery)
     if not query.term_list:
         raise BadInput("enter at least one term, one per line")
     with session_of(request) as session:
         owner = query.owner[0] if query.owner else None
         scope = search_scope(session, visitor_of(request), owner, query.batch)
-    return query.term_list, count_keywords(request, query.term_list, scope) if scope else iter(())
+    portions = iter(()) if scope is None else count_keywords(request, query.term_list, scope)
+    return query.term_list, portions
 
 
 def _shade(count: int | None, highest: int) -> int:

@@ -86,7 +86,7 @@ def marked_cells(rows: Sequence[Sequence[Any]], text: str, marks: Sequence[Mark]
 def _runs(page: StructuredPage, block: Block, marks: Sequence[Mark]) -> list[TextRun]:
     keeps_lines = block.role is Role.CODE
     text = page.text[block.begin : block.end].strip("\r\n") if keeps_lines else page.text_of(block)
-    # The text of a block may begin later than the block, at its first character that is no space.
+    # `strip` may have removed line breaks at the beginning.
     begin = page.text.find(text, block.begin)
     shown = zip(text, marks[begin : begin + len(text)], strict=True) if keeps_lines else _flow(text, marks[begin:])
     return [

@@ -24,7 +24,7 @@ _RENDER_SECONDS_MAX = 3.0
 """The text is shown without positions if the renderer takes longer."""
 
 _PAGES_AROUND = 2
-"""Pages before and after this one, from which running headers and footers are recognised."""
+"""Pages before and after, which show what headers and footers are."""
 
 
 class WordBox(Struct, frozen=True):
@@ -188,7 +188,7 @@ def _match_boxes(
     layout: Any,
     matches: Sequence[TextRange],
 ) -> list[WordBox] | None:
-    """Return None if the page cannot be rendered in time: the stored text has boxes of paragraphs, not of words."""
+    """Return None if the page is not rendered in time: the stored text has boxes of paragraphs only."""
     try:
         image = page_image(session, renderer, document_id, page.number, wait_seconds=_RENDER_SECONDS_MAX)
     except NoPageImage:

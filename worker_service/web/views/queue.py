@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from datetime import timedelta
 from itertools import chain
 from typing import NamedTuple
@@ -15,7 +14,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from worker_service.base.clock import from_text
-from worker_service.base.errors import BatchNotFound
 from worker_service.base.humanize import counted, format_length
 from worker_service.jobs.documents import IndexStatus
 from worker_service.jobs.job import Job, Pause, Status
@@ -29,7 +27,7 @@ from worker_service.services.work_rates import WorkRate, work_rates
 from worker_service.web.access import Visitor, visitor_of
 from worker_service.web.middleware import form_of
 from worker_service.web.parameters import parse_number, query_of
-from worker_service.web.resources.batches import visible_batch
+from worker_service.web.resources.batches import find_visible_batch
 from worker_service.web.views import page_route, render
 from worker_service.web.views.flash_messages import redirect
 from worker_service.web.views.reading_progress import ReadingProgress, reading_progress
@@ -143,7 +141,7 @@ def _headline(reading_total: int, waiting_total: int) -> str:
 
 
 def _pause_of_all_jobs(visitor: Visitor, pauses: Sequence[Pause]) -> Pause | None:
-    """Return the pause of the visitor's owner, or else the one of all owners."""
+    """Return the pause of the visitor's owner, or the one of all owners."""
     of_owner = (pause for pause in pauses if pause.scope == "owner" and pause.name == visitor.owner)
     of_all_owners = (pause for pause in pauses if pause.scope == "all")
     return next(chain(of_owner, of_all_owners), None)
@@ -158,7 +156,7 @@ def _only_worker(overview: Overview) -> CheckedWorker | None:
 
 
 def _rows_being_read(session: Session, visitor: Visitor) -> list[QueueRow]:
-    """Return documents with running jobs first, then other documents being read, then jobs that read none."""
+    """Return documents with running jobs, other documents being read, then jobs that read none."""
     running = session.job_queries.list(visitor.limit_selector(Selector(statuses=(Status.RUNNING,))), most=_RUNNING_MAX)
     oldest_first = sorted(running, key=lambda job: job.started_at or "")
     running_ids = [job.document_id for job in oldest_first if job.document_id and _reads_document(job)]
@@ -239,11 +237,8 @@ def _job_row(session: Session, visitor: Visitor, job: Job) -> QueueRow:
 
 
 def _owner_and_batch(session: Session, visitor: Visitor, owner: str, batch_id: int | None) -> str:
-    batch_name = ""
-    if batch_id is not None:
-        with suppress(BatchNotFound):
-            batch = visible_batch(session, visitor, batch_id)
-            batch_name = batch.name or batch.title
+    batch = find_visible_batch(session, visitor, batch_id)
+    batch_name = "" if batch is None else batch.name or batch.title
     return " · ".join(filter(None, [owner, batch_name]))
 
 
@@ -267,7 +262,7 @@ def _step(job: Job) -> Step:
 
 
 def _pages_in_payload(payload: str | None) -> str:
-    """Return the pages that the job reads, such as 3, 3–5 or 3,7; empty if it reads none."""
+    """Return the pages that the job reads, such as 3, 3–5 or 3,7."""
     try:
         pages = json.loads(payload or "{}").get("pages", "")
     except (ValueError, AttributeError):
@@ -282,7 +277,7 @@ class OtherWork(NamedTuple):
 
 
 def _other_work(session: Session, visitor: Visitor) -> Iterator[OtherWork]:
-    """Yield the types of pending jobs that do not read documents."""
+    """Count pending jobs that read no documents."""
     for job_type, count in session.overview.ready_by_type(visitor.owner, most=_COUNTED_MAX).items():
         if count and job_type not in _READING_TYPES:
             count_text = f"{count:,}" if count < _COUNTED_MAX else f"over {count - 1:,}"

@@ -14,7 +14,7 @@ from worker_service.jobs.library import Document
 from worker_service.services.batches import BatchDetails
 from worker_service.services.session import Session
 
-_RECENT = timedelta(minutes=5)
+_RATE_PERIOD = timedelta(minutes=5)
 _PAGES_FOR_ESTIMATE_MIN = 2
 
 
@@ -27,7 +27,7 @@ class ReadingProgress(Struct, frozen=True):
 def reading_progress(session: Session, documents: Sequence[Document]) -> Mapping[int, ReadingProgress]:
     now = session.clock()
     ids = [document.id for document in documents]
-    pages_read = session.library.pages_read(ids, since=as_text(now - _RECENT), now=as_text(now))
+    pages_read = session.library.pages_read(ids, since=as_text(now - _RATE_PERIOD), now=as_text(now))
     return {
         document.id: _document_progress(document, *pages_read[document.id])
         for document in documents
@@ -50,23 +50,26 @@ def _document_progress(document: Document, read: int, read_recently: int, recent
 
 def batch_progress(details: BatchDetails) -> ReadingProgress:
     """Count files; of a single file its pages; without files, jobs."""
-    now, batch = details.progress, details.batch
-    done, total = (now.files_ended, now.files) if now.files else (now.jobs_ended, now.jobs)
-    unit = "file" if now.files else "job"
+    progress, batch = details.progress, details.batch
+    done, total, unit = progress.jobs_ended, progress.jobs, "job"
+    successful = progress.jobs - progress.jobs_failed
+    if progress.files:
+        done, total, unit = progress.files_ended, progress.files, "file"
+        successful = progress.files - progress.files_failed - progress.files_cancelled
     if batch.state.is_ended:
-        read = now.files - now.files_failed - now.files_cancelled if now.files else now.jobs - now.jobs_failed
-        return ReadingProgress(done, total, counted(total, unit) if read == total else f"{read:,} of {total:,} {unit}s")
-    if now.may_find_more:
+        sentence = counted(total, unit) if successful == total else f"{successful:,} of {total:,} {unit}s"
+        return ReadingProgress(done, total, sentence)
+    if progress.may_find_more:
         return ReadingProgress(done, None, f"{done:,} of {counted(total, unit)} so far, still looking for more")
-    if now.files == 1 and now.pages:
-        done, total, unit = now.pages_read, now.pages, "page"
+    if progress.files == 1 and progress.pages:
+        done, total, unit = progress.pages_read, progress.pages, "page"
     parts = [f"{done:,} of {counted(total, unit)}"]
     if batch.replaced_by is not None:
         parts.append(f"waits for batch {batch.replaced_by}")
     elif batch.state is not BatchState.ACTIVE:
         parts.append(str(batch.state))
     else:
-        parts.append("no estimate yet" if now.seconds_left is None else time_left(now.seconds_left))
+        parts.append("no estimate yet" if progress.seconds_left is None else time_left(progress.seconds_left))
     return ReadingProgress(done, total, " · ".join(parts))
 
 
@@ -74,7 +77,9 @@ def time_left(seconds: float) -> str:
     minutes = round(seconds / 60)
     if minutes < 1:
         return "less than a minute left"
-    hours, rest = divmod(minutes, 60)
+    hours, minutes_left = divmod(minutes, 60)
     if not hours:
         return f"about {minutes} min left"
-    return f"about {hours} h left" if hours > 2 or rest < 10 else f"about {hours} h {rest} min left"
+    # Longer estimates are not exact to minutes.
+    has_minutes = hours <= 2 and minutes_left >= 10
+    return f"about {hours} h {minutes_left} min left" if has_minutes else f"about {hours} h left"

@@ -1,4 +1,4 @@
-"""The page Schedules: watched folders and jobs at set times."""
+"""The Schedules page: watched folders and jobs at set times."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from worker_service.web.views.documents import PERIODS, owners_of
 from worker_service.web.views.filter_links import FilterChip, filter_chip, same_page
 from worker_service.web.views.template_filters import command
 
-_MARKS = ("\x02", "\x03")
+_MARKS = ("\x02", "\x03")  # control characters, which snippets hardly contain
 _FURTHER_PAGES_SHOWN = 12
 
 
@@ -97,7 +97,7 @@ def snippet_as_html(snippet: str) -> Markup:
     html = escape(harmless(before_first_match))
     for piece in pieces:
         match, _, text_after = piece.partition(end)
-        html += Markup("<mark>{}</mark>{}").format(harmless(match), harmless(text_after))
+        html += Markup("<mark>{match}</mark>{text}").format(match=harmless(match), text=harmless(text_after))
     return html
 
 

@@ -72,7 +72,7 @@ def _facts(settings: Settings, overview: Overview) -> Sequence[SystemFact]:
 
 def _charts(hours: Sequence[Hour]) -> Sequence[Chart]:
     times = [hour.at for hour in hours]
-    pages, jobs, failed = ([getattr(hour, name) for hour in hours] for name in ("pages", "jobs", "failed"))
+    pages, jobs, failed = [hour.pages for hour in hours], [hour.jobs for hour in hours], [hour.failed for hour in hours]
     waited = [hour.waited_seconds_each or 0 for hour in hours]
     averages = [hour.waited_seconds_each for hour in hours if hour.waited_seconds_each is not None]
     average = f"{length(max(1, averages[-1]))} on average" if averages else "–"

@@ -23,14 +23,14 @@ def tags_page(request: Request, session: Session) -> Response:
     visitor = visitor_of(request)
     counts = [*tags.count_tags(session, visitor.owner)]
     actions = tags.actions_of_tags(session, visitor.owner)
-    used = {count.tag for count in counts}
-    unused = dict.fromkeys(action.tag for action in actions if action.tag not in used)
+    tags_of_documents = {count.tag for count in counts}
+    other_tags = dict.fromkeys(action.tag for action in actions if action.tag not in tags_of_documents)
     return render(
         request,
         "tags.html",
         title="Tags",
-        counts=[*counts, *(TagCount(tag, 0) for tag in unused)],
-        actions={tag: [action for action in actions if action.tag == tag] for tag in [*used, *unused]},
+        counts=[*counts, *(TagCount(tag, 0) for tag in other_tags)],
+        actions={tag: [action for action in actions if action.tag == tag] for tag in [*tags_of_documents, *other_tags]},
         types=sorted({*session.job_queries.names("handler", prefix=""), *installed_types(session.settings)}),
         owners=owners_of(session, visitor),
     )

@@ -99,8 +99,8 @@ def tone(state: object) -> str:
     A document whose previous text can be read is a warning at worst.
     """
     *earlier, last = str(state).split(", ")
-    tone = _TONES.get(last, "wait")
-    return "warn" if earlier and tone == "bad" else tone
+    tone_of_last = _TONES.get(last, "wait")
+    return "warn" if earlier and tone_of_last == "bad" else tone_of_last
 
 
 def slug(state: object) -> str:

@@ -1,4 +1,4 @@
-"""The pages Workers and Activity (changes, and undo)."""
+"""The Workers page, with pauses, and the Activity page, with undo."""
 
 from __future__ import annotations
 
