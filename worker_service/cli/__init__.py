@@ -98,8 +98,8 @@ _MODULE_BY_VERB = {
     for verbs in (*COMMON_VERBS.values(), *OTHER_VERBS.values())
     for verb, (module, _summary) in verbs.items()
 }
-_FORMER_VERBS = {"ingest": "add", "crawl": "add", "then": "actions"}
-"""Modules of former verbs, which still work for a release and are not listed."""
+_MODULE_BY_FORMER_VERB = {"ingest": "add", "crawl": "add", "then": "actions"}
+"""Former verbs still work for a release and are not listed."""
 
 EXIT_USAGE = 2
 EXIT_BUG = 70
@@ -113,7 +113,7 @@ _EXCERPT_MARGIN_CHARACTERS = 20
 
 @cache
 def installed_verbs() -> Mapping[str, EntryPoint]:
-    # Looking for them takes longer than most commands.
+    # Finding them takes longer than most commands.
     from worker_service.base.entry_points import entry_points
 
     return {point.name: point for point in entry_points(VERBS)}
@@ -276,7 +276,7 @@ class _Pagemill(VerbGroup):
     cls=_Pagemill,
     invoke_without_command=True,
     module_by_verb=_MODULE_BY_VERB,
-    module_by_hidden_verb=_FORMER_VERBS,
+    module_by_hidden_verb=_MODULE_BY_FORMER_VERB,
     prefix="",
     help="Self-hosted OCR and full-text search for folders of documents.\n\n"
     "\b\n"
@@ -383,7 +383,7 @@ def _usage_sentence(error: click.UsageError) -> str:
 
 
 _FOREIGN_VERBS = {"purge": "to delete pending jobs: `pagemill delete --status pending`; ended ones: `pagemill prune`"}
-"""Verbs of other queues, with the verbs for the same purpose here."""
+"""Verbs of other job queues, and what to use here."""
 
 
 def _suggestion(word: str, choices: Iterable[str]) -> str:

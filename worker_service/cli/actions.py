@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import click
 
 from worker_service.cli import DefaultVerbGroup, output
-from worker_service.cli.context import DocumentId, Function, Invocation, completer, verb
+from worker_service.cli.context import DocumentId, Function, Invocation, add_options, completer, verb
 from worker_service.jobs.documents import DeferredAction, OnEnd
 from worker_service.jobs.follow_ups import read_action
 from worker_service.services import enqueue
@@ -17,16 +17,14 @@ _ACTION_COLUMNS = ("AFTER", "TYPE", "PAYLOAD")
 
 
 def _tag_action_options(function: Function) -> Function:
-    click.option("--on-failure", is_flag=True, help="After a failure instead of a success.")(function)
-    click.option(
-        "--owner",
-        default="",
-        metavar="NAME",
-        shell_complete=completer("owner"),
-        help="Only documents of this owner.",
-    )(function)
-    click.argument("action", metavar="TYPE[=JSON]")(function)
-    return click.argument("tag", shell_complete=completer("tag"))(function)
+    owner_help = "Only documents of this owner."
+    return add_options(
+        function,
+        click.argument("tag", shell_complete=completer("tag")),
+        click.argument("action", metavar="TYPE[=JSON]"),
+        click.option("--owner", default="", metavar="NAME", shell_complete=completer("owner"), help=owner_help),
+        click.option("--on-failure", is_flag=True, help="After a failure instead of a success."),
+    )
 
 
 @verb

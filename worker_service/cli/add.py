@@ -19,9 +19,9 @@ from job_handlers.reading.find_files import LeftOut, absolute
 from worker_service.base.errors import BadInput
 from worker_service.base.path_text import display_path, path_to_text
 from worker_service.cli import output
-from worker_service.cli.add_dry_run import estimate, note_gates, note_left_out, show_estimate
+from worker_service.cli.add_dry_run import estimate_reading, note_gates, note_left_out, show_estimate
 from worker_service.cli.batches import note_added_batch, note_replaced_batches
-from worker_service.cli.context import BatchId, Function, Invocation, Verb, complete_file, read_stdin, verb
+from worker_service.cli.context import BatchId, Function, Invocation, Verb, add_options, complete_file, read_stdin, verb
 from worker_service.cli.progress import await_batches, reporting_interruption
 from worker_service.cli.read_options import TypedPassword, force_option, password_options, priority_option, read_options
 from worker_service.jobs.batches import BatchAdded, BatchState
@@ -41,7 +41,7 @@ _WATCH_HAS_NO_BATCH = (
     "use --watch with --every, --owner and reading options only",
 )
 _BATCH_ENDED_EVENT = {"type": "batch.{state}", "data": {"batch": "{batch_id}", "state": "{state}"}}
-"""Event that `--then-batch webhook` sends by default. The placeholders are filled in when the batch ends."""
+"""Default event of `--then-batch webhook`. The placeholders are filled in when the batch ends."""
 
 
 class Submission(Struct, frozen=True, kw_only=True):
@@ -82,7 +82,8 @@ def _submission_options(function: Function) -> Function:
         submission.check()
         return function(call, *arguments, submission=submission, **values)
 
-    for option in reversed((
+    return add_options(
+        run,
         click.option("--owner", default="", metavar="NAME", help="Owner of the documents."),
         click.option("--name", "title", default="", metavar="NAME",
                      help="Name of the batch. Default: that of the first source."),
@@ -98,13 +99,12 @@ def _submission_options(function: Function) -> Function:
         click.option("--watch", is_flag=True, help="Keep looking for new and changed files in the folders."),
         click.option("--every", metavar="LENGTH",
                      help="With --watch: how often. Default: 5m for a directory, else 15m."),
-    )):  # fmt: skip
-        option(run)
-    return run
+    )  # fmt: skip
 
 
 def _folder_options(function: Function) -> Function:
-    for option in reversed((
+    return add_options(
+        function,
         click.option("--mime", multiple=True, metavar="TYPE",
                      help="In folders, only files of this type: application/pdf, image/*. Default: all."),
         click.option("--pattern", "name", metavar="PATTERN",
@@ -116,9 +116,7 @@ def _folder_options(function: Function) -> Function:
         click.option("--depth", type=click.IntRange(0), metavar="N", help="Levels of subfolders. Default: all."),
         click.option("--reconcile", is_flag=True, help="Rescan folders as a whole, and notice deleted files."),
         click.option("--credential", default="", metavar="NAME", help="Credential for Google Drive. Default: drive."),
-    )):  # fmt: skip
-        option(function)
-    return function
+    )  # fmt: skip
 
 
 @verb
@@ -135,7 +133,7 @@ def add(
     *,
     submission: Submission,
     options: CrawlOptions,
-    typed: TypedPassword | None,
+    typed_password: TypedPassword | None,
 ) -> int:
     """\b
     pagemill add report.pdf scans/ --owner alice --wait
@@ -163,19 +161,19 @@ def add(
     """
     sources = _with_sources_from_stdin(sources)
     if submission.watch:
-        if typed is not None:
+        if typed_password is not None:
             raise BadInput(*_WATCH_HAS_NO_BATCH)
         _watch(call, sources, submission, options)
         return 0
     left_out = LeftOut()
     jobs = jobs_of_sources(sources, options, owner=submission.owner, left_out=left_out)
     if submission.dry_run:
-        show_estimate(call, estimate(call, jobs, options, submission.owner), left_out)
+        show_estimate(call, estimate_reading(call, jobs, options, submission.owner), left_out)
         return 0
     note_left_out(call, left_out)
-    if typed is not None:
+    if typed_password is not None:
         _require_local_files(jobs)
-        typed.save(call, jobs)
+        typed_password.save(call, jobs)
     added = _submit(call, sources, jobs, submission, options)
     if submission.is_waiting:
         with reporting_interruption():

@@ -30,7 +30,7 @@ from worker_service.services.batches import PRIORITY
 _LEFT_OUT_SHOWN_MAX = 10
 
 
-class ToRead(Struct, frozen=True):
+class ReadingEstimate(Struct, frozen=True):
     files: int = 0
     bytes: int = 0
     known: int = 0
@@ -40,29 +40,30 @@ class ToRead(Struct, frozen=True):
     unsized: int = 0
     """Addresses, whose size is unknown. They are in `to_read`, but not in the numbers of bytes."""
 
-    def __add__(self, other: ToRead) -> ToRead:
-        return ToRead(*(getattr(self, name) + getattr(other, name) for name in self.__struct_fields__))
+    def __add__(self, other: ReadingEstimate) -> ReadingEstimate:
+        return ReadingEstimate(*(getattr(self, name) + getattr(other, name) for name in self.__struct_fields__))
 
 
-def estimate(call: Invocation, jobs: Sequence[NewJob], options: CrawlOptions, owner: str) -> ToRead:
+def estimate_reading(call: Invocation, jobs: Sequence[NewJob], options: CrawlOptions, owner: str) -> ReadingEstimate:
+    """Estimate downloads and crawls, the jobs that `jobs_of_sources` returns."""
     downloads = [job for job in jobs if job.job_type == "download"]
     crawls = [job for job in jobs if job.job_type != "download"]
     files = [path_of(job.source_key or "") for job in downloads if job.platform == "local"]
     addresses = len(downloads) - len(files)
     reads_known_files = options.force or bool(options.reading_settings())
     total = _estimate_files(call, files, owner=owner, reads_known_files=reads_known_files)
-    total += ToRead(addresses, to_read=addresses, unsized=addresses)
+    total += ReadingEstimate(addresses, to_read=addresses, unsized=addresses)
     for crawl in crawls:
         folder = json.loads(crawl.payload or "")["folder"]
         total += _estimate_folder(call, crawl_job(folder, options, owner=owner, is_dry_run=True))
     return total
 
 
-def _estimate_files(call: Invocation, files: Sequence[Path], *, owner: str, reads_known_files: bool) -> ToRead:
+def _estimate_files(call: Invocation, files: Sequence[Path], *, owner: str, reads_known_files: bool) -> ReadingEstimate:
     size_by_file = {file: file.stat().st_size for file in files}
     known = _unchanged_files(call, files, owner)
     to_read = [file for file in files if reads_known_files or file not in known]
-    return ToRead(
+    return ReadingEstimate(
         files=len(files),
         bytes=sum(size_by_file.values()),
         known=len(known),
@@ -79,16 +80,16 @@ def _unchanged_files(call: Invocation, files: Sequence[Path], owner: str) -> set
     selector = DocumentSelector(
         statuses=(IndexStatus.SUCCESS,), owners=(owner,), platforms=("local",), source_keys=list(file_by_key)
     )
-    known = documents.each_document(call.session, selector)
-    return {
-        file_by_key[document.source_key]
-        for document in known
-        if document.content == sha256_of(file_by_key[document.source_key])
-    }
+    unchanged: set[Path] = set()
+    for document in documents.each_document(call.session, selector):
+        file = file_by_key[document.source_key]
+        if document.content == sha256_of(file):
+            unchanged.add(file)
+    return unchanged
 
 
-def _estimate_folder(call: Invocation, crawl: NewJob) -> ToRead:
-    # The daemon lists the folder.
+def _estimate_folder(call: Invocation, crawl: NewJob) -> ReadingEstimate:
+    # A daemon lists the folder, in a crawl that enqueues nothing.
     enqueued = enqueue.enqueue_job(call.session, replace(crawl, priority=PRIORITY))
     note_gates(call, [enqueued])
     job_id = enqueued.job_id
@@ -97,12 +98,12 @@ def _estimate_folder(call: Invocation, crawl: NewJob) -> ToRead:
     if not result.have_all_completed:
         raise BadInput(f"job {job_id}: {job.error_text or job.status}")
     counts: dict[str, int] = json.loads(job.result or "{}")
-    new, size, known = (counts.get(name, 0) for name in ("enqueued", "bytes", "unchanged"))
-    # The crawl counts only the bytes of new files.
-    return ToRead(files=new + known, bytes=size, known=known, to_read=new, bytes_to_read=size)
+    new, known, new_bytes = counts.get("enqueued", 0), counts.get("unchanged", 0), counts.get("bytes", 0)
+    # The crawl does not count the bytes of known files.
+    return ReadingEstimate(files=new + known, bytes=new_bytes, known=known, to_read=new, bytes_to_read=new_bytes)
 
 
-def show_estimate(call: Invocation, estimate: ToRead, left_out: LeftOut) -> None:
+def show_estimate(call: Invocation, estimate: ReadingEstimate, left_out: LeftOut) -> None:
     speed, size = call.session.library.reading_speed(), estimate.bytes_to_read
     duration = {"seconds": speed and round(speed.seconds_for(size)), "pace": speed}
     if call.print_if_json({"dry_run": True, **asdict(estimate), **duration, **left_out.as_answer()}):

@@ -49,10 +49,10 @@ def ls(call: Invocation, statuses: tuple[str, ...], owners: tuple[str, ...], lim
     if call.print_if_json(page):
         return
     if not page.items:
-        chosen = owners or statuses or before_id is not None
-        output.note("no batch matches" if chosen else "there are no batches yet: pagemill add reports/")
+        has_filters = owners or statuses or before_id is not None
+        output.note("no batch matches" if has_filters else "there are no batches yet: pagemill add reports/")
         return
-    output.show_table(_COLUMNS, list(map(_row, page.items)), drop_first=("NOTE", "STARTED", "PRIORITY"))
+    output.show_table(_COLUMNS, list(map(_batch_cells, page.items)), drop_first=("NOTE", "STARTED", "PRIORITY"))
     if page.next is not None:
         output.note(f"for more, add --before {page.next}")
 
@@ -207,6 +207,7 @@ def note_replaced_batches(call: Invocation, owner: str, *, by: int | None = None
 
 def _note_batches_replaced_by(call: Invocation, batch_id: int) -> None:
     details = operations.get_batch_details(call.session, batch_id)
+    # A batch that is active or has nothing left to do replaces no other.
     is_idle = details.batch.state is not BatchState.ACTIVE
     has_work_left = details.progress.jobs_failed or not details.batch.state.is_ended
     if is_idle and has_work_left:
@@ -264,10 +265,10 @@ def _next_step(details: BatchDetails) -> str:
     return ""
 
 
-def _row(details: BatchDetails) -> tuple[object, ...]:
+def _batch_cells(details: BatchDetails) -> tuple[object, ...]:
     batch, progress = details.batch, details.progress
-    plus = "+" if progress.may_find_more else ""
-    files = f"{progress.files_ended}/{progress.files}{plus}" if progress.files else None
+    more = "+" if progress.may_find_more else ""
+    files = f"{progress.files_ended}/{progress.files}{more}" if progress.files else None
     failed = progress.files_failed or progress.jobs_failed or None
     started = output.short_time(batch.created_at, now=wall_clock())
     return (

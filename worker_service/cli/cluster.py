@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 _NO_CLUSTER = "there is no cluster; to set one up: pagemill cluster init ADDRESS"
 _NO_NODE = "no node is known; check the daemon with pagemill status, and Ray with pagemill cluster test"
 _PROBE_SECONDS_MAX = 120.0
+_EVENT_SECONDS_MAX = 0.5
 _HEAD_PORT = 6379  # Ray's own default
 # The head runs no attempts, and pagemill uses neither the dashboard nor the log monitor.
 _HEAD_OPTIONS = "--num-cpus=0 --include-dashboard=false --include-log-monitor=false --disable-usage-stats"
@@ -163,14 +164,14 @@ def _probe_nodes(settings: Settings) -> Sequence[NodeState]:
     types = cluster_types(handler_by_type, cluster)
     with tempfile.TemporaryDirectory(prefix="pagemill-", ignore_cleanup_errors=True) as temporary:
         directory = Path(temporary)
-        begin = Begin(
+        begin_message = Begin(
             directory / "staging",
             directory / "keep",
             sandbox=settings.sandbox,
             types=types,
             cluster=cluster_begin(cluster, handler_by_type, types, directory),
         )
-        pool = RayPool(begin, {})
+        pool = RayPool(begin_message, variables_by_type={})
         try:
             pool.begin()
             return _await_probes(pool)
@@ -181,7 +182,7 @@ def _probe_nodes(settings: Settings) -> Sequence[NodeState]:
 def _await_probes(pool: RayPool) -> Sequence[NodeState]:
     deadline = time.monotonic() + _PROBE_SECONDS_MAX
     while time.monotonic() < deadline and pool.is_alive:
-        select.select([pool], [], [], 0.5)
+        select.select([pool], [], [], _EVENT_SECONDS_MAX)
         pool.take_events()
         nodes = () if pool.seen is None else pool.seen.nodes
         if nodes and all(node.state != "starting" for node in nodes):
@@ -189,7 +190,7 @@ def _await_probes(pool: RayPool) -> Sequence[NodeState]:
     if pool.seen is None:
         from worker_service.runner.pool import ChildError
 
-        raise ChildError("the Ray driver has ended before it has seen a node", "pip install 'pagemill[ray]'")
+        raise ChildError("the Ray driver saw no node before it ended or time was up", "pip install 'pagemill[ray]'")
     return pool.seen.nodes
 
 

@@ -18,7 +18,7 @@ from worker_service.base.files import atomic_write
 from worker_service.base.humanize import counted
 from worker_service.base.sanitize import harmless
 from worker_service.cli import output
-from worker_service.cli.context import DocumentId, Function, Invocation, completer, number_option, verb
+from worker_service.cli.context import DocumentId, Function, Invocation, add_options, completer, number_option, verb
 from worker_service.cli.documents import (
     batch_option,
     document_argument,
@@ -98,20 +98,18 @@ def _reason_without_text(document: Document) -> str:
 def _search_options(function: Function) -> Function:
     @functools.wraps(function)
     def run(call: Invocation, words: Sequence[str], since: str | None, until: str | None, **values: Any) -> Any:
-        names = ("owner", "document_id", "batch_id", "kind", "is_sure", "needs_all")
-        filters: dict[str, Any] = {name: values.pop(name) for name in names}
+        filter_names = ("owner", "document_id", "batch_id", "kind", "is_sure", "needs_all")
+        filters: dict[str, Any] = {name: values.pop(name) for name in filter_names}
         filters |= {"since": read_added(since), "until": read_added(until), "tags": read_tags(values.pop("tags"))}
         request = SearchRequest(" ".join(words), **filters)
         return function(call, request, **values)
 
-    for option in (
-        click.option("--all", "needs_all", is_flag=True, help="Only pages with all words of the query."),
-        click.option("--sure", "is_sure", is_flag=True, help="Leave out pages with an OCR confidence below 50 %."),
-        until_option,
-        since_option,
-        click.option(
-            "--kind", type=click.Choice([kind.value for kind in FileKind]), help="Only documents of this kind."
-        ),
+    return add_options(
+        run,
+        click.argument("words", metavar="QUERY", nargs=-1, required=True),
+        owner_option,
+        batch_option,
+        tag_option,
         click.option(
             "--document",
             "document_id",
@@ -120,13 +118,14 @@ def _search_options(function: Function) -> Function:
             metavar="N",
             help="Only pages of this document.",
         ),
-        tag_option,
-        batch_option,
-        owner_option,
-        click.argument("words", metavar="QUERY", nargs=-1, required=True),
-    ):
-        option(run)
-    return run
+        click.option(
+            "--kind", type=click.Choice([kind.value for kind in FileKind]), help="Only documents of this kind."
+        ),
+        since_option,
+        until_option,
+        click.option("--sure", "is_sure", is_flag=True, help="Leave out pages with an OCR confidence below 50 %."),
+        click.option("--all", "needs_all", is_flag=True, help="Only pages with all words of the query."),
+    )
 
 
 @verb
@@ -292,7 +291,7 @@ class _TermsFile(click.File):
 
 
 @verb
-@click.argument("terms", metavar="TERMS.txt", type=_TermsFile(encoding="utf-8"))
+@click.argument("terms_file", metavar="TERMS.txt", type=_TermsFile(encoding="utf-8"))
 @owner_option
 @batch_option
 @click.option("--pages", "by_page", is_flag=True, help="Print a row for each page with a term, not for each document.")
@@ -302,7 +301,7 @@ class _TermsFile(click.File):
 @click.option("--force", is_flag=True, help="With --xlsx: replace an existing file.")
 def keywords(
     call: Invocation,
-    terms: Any,
+    terms_file: Any,
     owner: str | None,
     batch_id: int | None,
     by_page: bool,
@@ -323,22 +322,22 @@ def keywords(
     if xlsx is not None:
         _refuse_existing(xlsx, force=force)
     try:
-        words = parse_terms(terms.read())
+        terms = parse_terms(terms_file.read())
     except UnicodeDecodeError as error:
-        raise BadInput(f"{terms.name} is not UTF-8 text", "save it as UTF-8") from error
-    # Each group has the counts of some documents and of their pages.
-    groups = list(count_keywords(call.session, words, owner=owner, batch_id=batch_id))
-    document_rows = [row for group in groups for row in group.by_document]
-    page_rows = [row for group in groups for row in group.by_page]
+        raise BadInput(f"{terms_file.name} is not UTF-8 text", "save it as UTF-8") from error
+    # Each part has the counts of some documents and of their pages.
+    parts = list(count_keywords(call.session, terms, owner=owner, batch_id=batch_id))
+    document_rows = [row for part in parts for row in part.by_document]
+    page_rows = [row for part in parts for row in part.by_page]
     rows = page_rows if by_page else document_rows
     if xlsx is not None:
         with atomic_write(xlsx) as file:
-            write_workbook(file, words, groups)
+            write_workbook(file, terms, parts)
         output.note(f"wrote {xlsx}")
-    elif call.print_if_json({"terms": words, "items": [row.as_object(words) for row in rows]}):
+    elif call.print_if_json({"terms": terms, "items": [row.as_object(terms) for row in rows]}):
         return
     else:
-        headers, cells = count_headers(words, of_pages=by_page), [*map(count_cells, rows)]
+        headers, cells = count_headers(terms, of_pages=by_page), [*map(count_cells, rows)]
         if as_csv or for_excel:
             output.show_csv(headers, cells, is_for_excel=for_excel)
         else:

@@ -16,7 +16,7 @@ from worker_service.base.sanitize import harmless
 from worker_service.cli import output, refuse_empty_words
 from worker_service.jobs.job import Status
 from worker_service.jobs.selector import FILTER_COLUMNS, Column, Selector
-from worker_service.services.parse import read_job_reference, read_selector
+from worker_service.services.parse import is_id, read_job_reference, read_selector
 from worker_service.settings.config import Settings
 from worker_service.settings.loading import load_settings
 
@@ -159,9 +159,6 @@ def complete_file(_: click.Context, __: click.Parameter, prefix: str) -> list[An
 # ── Ids ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-_ID_DIGITS_MAX = 18  # with more, a number may not fit into 64 bits
-
-
 class JobId(click.ParamType[int]):
     name = "id"
     complaint = "is not a job id, which is a number as in pagemill ls"
@@ -171,8 +168,7 @@ class JobId(click.ParamType[int]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         digits = str(value).removeprefix(self.prefix).removeprefix("#")
-        is_number = digits.isascii() and digits.isdigit() and len(digits) <= _ID_DIGITS_MAX
-        if not is_number or int(digits) < self.lowest_id:
+        if not is_id(digits) or int(digits) < self.lowest_id:
             self.fail(f"{value!r} {self.complaint}", param, ctx)
         return int(digits)
 
@@ -264,13 +260,11 @@ def job_selector_options(function: Function) -> Function:
 
     @functools.wraps(function)
     def run(call: Invocation, **values: Any) -> Any:
-        selected_by = {name: values.pop(name) for name in Selector.__struct_fields__ if name in values}
-        return function(call, read_selector(now=wall_clock(), **selected_by), **values)
+        filters = {name: values.pop(name) for name in Selector.__struct_fields__ if name in values}
+        return function(call, read_selector(now=wall_clock(), **filters), **values)
 
-    for option in reversed(_SELECTOR_OPTIONS):
-        option(run)
     ids = click.argument("ids", metavar="[ID]...", nargs=-1, type=_JobReference(), shell_complete=completer("id"))
-    return ids(run)
+    return add_options(run, ids, *_SELECTOR_OPTIONS)
 
 
 # ── Other options, and questions ────────────────────────────────────────────────────────────────────────────────
@@ -281,11 +275,18 @@ def number_option(flag: str, name: str, default: int, help: str) -> Callable[[Fu
     return click.option(flag, name, type=number, default=default, metavar="N", help=f"{help} Default: {default}.")
 
 
+def add_options(function: Function, *decorators: Callable[[Function], Function]) -> Function:
+    """Add options and arguments, in the order in which the help lists them."""
+    for decorate in reversed(decorators):
+        decorate(function)
+    return function
+
+
 dry_run_option = click.option("--dry-run", is_flag=True, help="Show what would be done, and change nothing.")
 
 
 def confirmation_options(function: Function) -> Function:
-    return dry_run_option(click.option("--yes", is_flag=True, help="Do not ask.")(function))
+    return add_options(function, dry_run_option, click.option("--yes", is_flag=True, help="Do not ask."))
 
 
 def read_stdin(bytes_max: int) -> bytes:
@@ -303,9 +304,9 @@ def confirm(question: str, *, yes: bool, sample: Sequence[str] = (), number: int
         output.note(line)
     question = harmless(question)
     if number is None:
-        agrees = click.confirm(question, err=True)
+        has_agreed = click.confirm(question, err=True)
     else:
-        typed = click.prompt(f"{question} Type {number} to continue", default="", show_default=False, err=True)
-        agrees = str(typed) == str(number)
-    if not agrees:
+        answer = click.prompt(f"{question} Type {number} to continue", default="", show_default=False, err=True)
+        has_agreed = str(answer) == str(number)
+    if not has_agreed:
         raise Refused("nothing was done")

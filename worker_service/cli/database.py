@@ -110,7 +110,7 @@ def restore(call: Invocation, file: Path, dry_run: bool, yes: bool) -> int:
     if result.restored.replaced is not None:
         output.show(f"the old database is kept at {result.restored.replaced}")
     if result.missing:
-        are_missing = "is missing" if len(result.missing) == 1 else "are missing"
+        are_missing = "is missing or changed" if len(result.missing) == 1 else "are missing or changed"
         output.note(
             f"{counted(len(result.missing), 'file')} that it names {are_missing} in {call.settings.workspace}, such as "
             f"{result.missing[0]}: restore the copy of the workspace before you start the daemon"

@@ -44,11 +44,11 @@ _CREDENTIAL_ERRORS_SINCE = timedelta(days=1)
 _CREDENTIAL_ERRORS = {"CREDENTIAL_ABSENT", "CREDENTIAL_EXPOSED", "SECRET_ABSENT"}
 """Errors that recur until the user fixes something and restarts the daemon."""
 _NEWEST_DOCUMENTS, _LAYOUTS_EXAMINED_MAX = 100, 200
-_RESTORE_FILE = "restore it from a copy of the workspace"
+_RESTORE_REMEDY = "restore it from a copy of the workspace"
 _FAULTY_FILES_LISTED_MAX = 20
 _DRIVE_CHECK = "job_handlers.fetch.sources.drive.identity:who_am_i"
 """A handler that asks Google about each credential."""
-_LOST_STATES = {"dead": "it is dead", "dying": "its daemon is dead", "no row": "it has no row"}
+_PHRASE_BY_LOST_STATE = {"dead": "it is dead", "dying": "its daemon is dead", "no row": "it has no row"}
 
 
 class Finding(Struct, frozen=True):
@@ -105,7 +105,7 @@ def examine(session: Session) -> Iterator[Finding]:
     yield from _check_nodes(overview)
     yield from _check_ray(settings)
     yield from _check_loaded_handlers(session) if overview.live_workers else _check_installed_handlers(settings)
-    yield from _check_scripts(session)
+    yield from _check_unread_scripts(session)
     yield from _check_credentials(session, overview)
     yield from _check_equal_limits(session)
     yield from _check_pauses(overview.pauses)
@@ -116,10 +116,11 @@ def examine(session: Session) -> Iterator[Finding]:
 
 
 def _check_service(overview: Overview) -> Iterator[Finding]:
-    names = {"READ_ONLY": "database", "STANDSTILL": "queue"}
+    # Other findings cover the other reasons in more detail.
+    name_by_code = {"READ_ONLY": "database", "STANDSTILL": "queue"}
     for reason in check_health(overview).reasons:
-        if reason.code in names:
-            yield Finding(reason.level, names[reason.code], reason.detail, reason.remedy)
+        if reason.code in name_by_code:
+            yield Finding(reason.level, name_by_code[reason.code], reason.detail, reason.remedy)
 
 
 def _check_workers(settings: Settings, workers: Sequence[CheckedWorker]) -> Iterator[Finding]:
@@ -128,8 +129,8 @@ def _check_workers(settings: Settings, workers: Sequence[CheckedWorker]) -> Iter
         yield Finding(Level.CRITICAL, "daemon", "none is running, so no job starts", fix)
     for worker in workers:
         name, running_jobs = f"worker {worker.id}", counted(worker.running, "job")
-        if worker.state in _LOST_STATES:
-            detail = f"{_LOST_STATES[worker.state]}, and held {running_jobs}"
+        if worker.state in _PHRASE_BY_LOST_STATE:
+            detail = f"{_PHRASE_BY_LOST_STATE[worker.state]}, and held {running_jobs}"
             yield Finding(Level.CRITICAL, name, detail, f"any daemon takes them back: {settings.start_command}")
         elif worker.state == "silent":
             detail = f"pid {worker.pid} has sent no heartbeat since {worker.heartbeat_at[:19]}"
@@ -188,7 +189,7 @@ def _check_loaded_handlers(session: Session) -> Iterator[Finding]:
         yield Finding(Level.WARNING, waiting.job_type, detail, fix)
 
 
-def _check_scripts(session: Session) -> Iterator[Finding]:
+def _check_unread_scripts(session: Session) -> Iterator[Finding]:
     pages_by_script: Counter[_UnreadScript] = Counter()
     newest_document_by_script: dict[_UnreadScript, int] = {}
     for document_id, layout in session.library.doubtful_layouts(
@@ -251,8 +252,9 @@ def _check_credentials(session: Session, overview: Overview) -> Iterator[Finding
 
 
 def _check_equal_limits(session: Session) -> Iterator[Finding]:
-    overview = session.overview
-    for difference in session.settings.limit_differences(overview.limits()) if overview.workers() else ():
+    if not session.overview.workers():
+        return
+    for difference in session.settings.limit_differences(session.overview.limits()):
         fix = "give every daemon, and yourself, the same settings file (WORKER_CONFIG), and restart the daemons"
         yield Finding(Level.WARNING, "limits", difference, fix)
 
@@ -301,12 +303,12 @@ def _check_published_files(session: Session) -> Iterator[Finding]:
     if not faults:
         return
     detail = f"{counted(len(faults), 'published file')} not as published: {faults[0].path} {faults[0].detail}"
-    yield Finding(Level.CRITICAL, "files", detail, f"all of them: pagemill doctor --audit; {_RESTORE_FILE}")
+    yield Finding(Level.CRITICAL, "files", detail, f"all of them: pagemill doctor --audit; {_RESTORE_REMEDY}")
 
 
-def _check_sandbox(chosen: str) -> Finding:
-    if chosen != "strict":
-        return Finding(Level.WARNING, "sandbox", f"set to {chosen}", 'set sandbox = "strict"')
+def _check_sandbox(level: str) -> Finding:
+    if level != "strict":
+        return Finding(Level.WARNING, "sandbox", f"set to {level}", 'set sandbox = "strict"')
     return Finding(Level.OK, "sandbox", "strict: a handler that cannot be confined is not run")
 
 
@@ -329,10 +331,12 @@ def _audit_files(session: Session) -> Iterator[Finding]:
     try:
         for fault in islice(faults, _FAULTY_FILES_LISTED_MAX):
             reindex = "" if fault.document_id is None else f", or: pagemill reindex {fault.document_id} --force"
-            yield Finding(Level.CRITICAL, "P5", f"published file {fault.path} {fault.detail}", _RESTORE_FILE + reindex)
-        more = sum(1 for _ in faults)
+            yield Finding(
+                Level.CRITICAL, "P5", f"published file {fault.path} {fault.detail}", _RESTORE_REMEDY + reindex
+            )
+        more = sum(1 for _ in faults)  # `islice` has left these
         if more:
-            yield Finding(Level.CRITICAL, "P5", f"{counted(more, 'more published file')} like these", _RESTORE_FILE)
+            yield Finding(Level.CRITICAL, "P5", f"{counted(more, 'more published file')} like these", _RESTORE_REMEDY)
     except PermissionError:
         detail = "published files were not checked: you may not read the workspace"
         yield Finding(Level.WARNING, "files", detail, "sudo -u pagemill pagemill doctor --audit")
@@ -364,16 +368,17 @@ def _run_drive_check(settings: Settings) -> Ended | str:
             extra_handlers=[_DRIVE_CHECK],
             is_without_installed=True,
         )
-        with open_pool(begin) as (fork_server, [described]):
-            if described.set_aside:
-                return described.set_aside
-            payload = json.dumps({"credentials": _credential_names(described)})
-            fork_server.launch(Order(1, 1, described.facts.job_type, "local", None, payload, None))
+        with open_pool(begin) as (fork_server, [handler]):
+            if handler.set_aside:
+                return handler.set_aside
+            payload = json.dumps({"credentials": _credential_names(handler)})
+            order = Order(job_id=1, fence=1, job_type=handler.facts.job_type, platform="local", payload=payload)
+            fork_server.launch(order)
             return next(event for event in attempt_events(fork_server) if isinstance(event, Ended))
 
 
-def _credential_names(described: HandlerDescription) -> Sequence[str]:
-    patterns = described.declared.credentials if described.declared is not None else ()
+def _credential_names(handler: HandlerDescription) -> Sequence[str]:
+    patterns = () if handler.declared is None else handler.declared.credentials
     directory = os.environ.get("CREDENTIALS_DIRECTORY", "")
     try:
         names = sorted(path.name for path in Path(directory).iterdir()) if directory else []

@@ -20,6 +20,7 @@ from worker_service.cli.context import (
     DocumentId,
     Function,
     Invocation,
+    add_options,
     completer,
     confirm,
     confirmation_options,
@@ -64,31 +65,30 @@ excel_option = click.option(
     "--excel", "for_excel", is_flag=True, help="Print CSV for Excel, which otherwise misreads letters such as ü."
 )
 
-_SELECTED_BY = ("ids", "statuses", "owners", "name", "tags", "kinds", "since", "until")
+_SELECTOR_FIELDS = ("ids", "statuses", "owners", "name", "tags", "kinds", "since", "until")
 
 
 def document_selector_options(function: Function) -> Function:
     @functools.wraps(function)
     def run(call: Invocation, batch_id: int | None, **values: Any) -> Any:
-        selected_by = {name: values.pop(name) for name in _SELECTED_BY}
+        filters = {name: values.pop(name) for name in _SELECTOR_FIELDS}
         batch_ids = () if batch_id is None else (batch_id,)
-        return function(call, read_document_selector(now=wall_clock(), batch_ids=batch_ids, **selected_by), **values)
+        return function(call, read_document_selector(now=wall_clock(), batch_ids=batch_ids, **filters), **values)
 
-    for option in (
-        until_option,
-        since_option,
-        click.option("--kind", "kinds", multiple=True, metavar="KIND", help="Only of this kind, such as pdf or image."),
-        tag_option,
-        batch_option,
-        click.option("--name", metavar="TEXT", default="", help="Only documents with this in their name."),
-        owners_option("documents"),
-        status_option([*IndexStatus]),
+    return add_options(
+        run,
         click.argument(
             "ids", metavar="[DOCUMENT]...", nargs=-1, type=DocumentId(), shell_complete=completer("document")
         ),
-    ):
-        option(run)
-    return run
+        status_option([*IndexStatus]),
+        owners_option("documents"),
+        click.option("--name", metavar="TEXT", default="", help="Only documents with this in their name."),
+        batch_option,
+        tag_option,
+        click.option("--kind", "kinds", multiple=True, metavar="KIND", help="Only of this kind, such as pdf or image."),
+        since_option,
+        until_option,
+    )
 
 
 # ── The list ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -106,7 +106,7 @@ def document_selector_options(function: Function) -> Function:
 @click.option("--xlsx", type=click.Path(path_type=Path), metavar="FILE", help="Write all of them to a workbook.")
 def ls(
     call: Invocation,
-    chosen: DocumentSelector,
+    selector: DocumentSelector,
     limit: int | None,
     before_id: int | None,
     order: str,
@@ -130,13 +130,13 @@ def ls(
     if as_csv or for_excel or xlsx is not None:
         if limit is not None or before_id is not None:
             raise BadInput("--csv, --excel and --xlsx write all documents", "leave out --limit and --before")
-        _write_list(call, chosen, xlsx, for_excel=for_excel)
+        _write_list(call, selector, xlsx, for_excel=for_excel)
         return
     page = operations.list_documents(
-        call.session, chosen, limit=limit or _LIMIT, before_id=before_id, order=read_document_order(order)
+        call.session, selector, limit=limit or _LIMIT, before_id=before_id, order=read_document_order(order)
     )
     is_empty = not page.items and not page.not_brought_in
-    if is_empty and not chosen.is_empty and not call.as_json:
+    if is_empty and not selector.is_empty and not call.as_json:
         output.note("no document matches")
         return
     show_documents(call, page.items, page.not_brought_in, next_id=page.next)
@@ -144,7 +144,7 @@ def ls(
         output.note("more files failed before they became documents: pagemill failures lists them")
 
 
-def _write_list(call: Invocation, chosen: DocumentSelector, xlsx: Path | None, *, for_excel: bool) -> None:
+def _write_list(call: Invocation, selector: DocumentSelector, xlsx: Path | None, *, for_excel: bool) -> None:
     from worker_service.services.csv_and_xlsx import (  # not needed for the list
         DOCUMENT_COLUMNS,
         document_row,
@@ -153,7 +153,7 @@ def _write_list(call: Invocation, chosen: DocumentSelector, xlsx: Path | None, *
 
     if call.as_json:
         raise BadInput("--json cannot be combined with --csv, --excel and --xlsx", "use one of them")
-    rows = map(document_row, operations.each_with_origin(call.session, chosen))
+    rows = map(document_row, operations.each_with_origin(call.session, selector))
     if xlsx is None:
         output.show_csv(DOCUMENT_COLUMNS, rows, is_for_excel=for_excel)
         return
@@ -178,8 +178,8 @@ def show_documents(
         return
     now = wall_clock()
     if documents:
-        rows = [_row(document, now) for document in documents]
-        output.show_table(_COLUMNS, rows, drop_first=_DROP_FIRST, never_cut=("ERROR",))
+        document_rows = [_document_cells(document, now) for document in documents]
+        output.show_table(_COLUMNS, document_rows, drop_first=_DROP_FIRST, never_cut=("ERROR",))
     elif not failed_jobs:
         output.note("there are no documents yet: pagemill add report.pdf")
     if next_id is not None:
@@ -187,18 +187,18 @@ def show_documents(
     if failed_jobs:
         if documents:
             output.show()
-        rows = [
+        job_rows = [
             (
                 job.id, output.short_time(job.completed_at or "", now=now), job.owner, job.error_code, job.name,
                 job.error_text,
             )
             for job in failed_jobs
         ]  # fmt: skip
-        output.show_table(_FAILED_COLUMNS, rows, drop_first=("FAILED", "OWNER"), never_cut=("ERROR",))
+        output.show_table(_FAILED_COLUMNS, job_rows, drop_first=("FAILED", "OWNER"), never_cut=("ERROR",))
         output.note("these files failed before they became documents; what to do: pagemill why JOB")
 
 
-def _row(document: Document, now: datetime) -> tuple[object, ...]:
+def _document_cells(document: Document, now: datetime) -> tuple[object, ...]:
     note = document.note
     if document.has_failed_anew:
         note = failure_of_generation(document)
@@ -224,7 +224,7 @@ def failure_of_generation(document: Document) -> str:
 @verb
 @document_selector_options
 @confirmation_options
-def rm(call: Invocation, chosen: DocumentSelector, dry_run: bool, yes: bool) -> int:
+def rm(call: Invocation, selector: DocumentSelector, dry_run: bool, yes: bool) -> int:
     """\b
     pagemill documents rm 7
     pagemill documents rm --owner alice --status failed --dry-run
@@ -236,11 +236,11 @@ def rm(call: Invocation, chosen: DocumentSelector, dry_run: bool, yes: bool) -> 
 
     This cannot be undone: without --yes, you have to type the number of documents. Exit code 1 if some were refused.
     """
-    if chosen.is_empty:
+    if selector.is_empty:
         raise BadInput("name the documents to delete", "give ids, or selectors such as --owner alice")
     from worker_service.services.document_removal import remove_documents, weigh_removal  # not needed for the list
 
-    selected = operations.selected_documents(call.session, chosen)
+    selected = operations.selected_documents(call.session, selector)
     weight = weigh_removal(call.session, selected)
     sample = _sample_lines(selected)
     if dry_run:

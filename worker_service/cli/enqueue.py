@@ -8,14 +8,14 @@ import click
 
 from worker_service.base.clock import PERIODS
 from worker_service.cli import output
-from worker_service.cli.context import Function, Invocation, complete_job_type, completer, read_stdin, verb
+from worker_service.cli.context import Function, Invocation, add_options, complete_job_type, completer, read_stdin, verb
 from worker_service.jobs.follow_ups import read_action
 from worker_service.jobs.selector import SETTABLE_COLUMNS
 from worker_service.services import enqueue as operations
 
 
 def _column_options(function: Function) -> Function:
-    for column in reversed(SETTABLE_COLUMNS):
+    options = [
         click.option(
             column.flag,
             column.name,
@@ -23,8 +23,10 @@ def _column_options(function: Function) -> Function:
             metavar=column.metavar,
             shell_complete=completer(column.name) if column.name == "owner" else None,
             help=column.setting_help,
-        )(function)
-    return function
+        )
+        for column in SETTABLE_COLUMNS
+    ]
+    return add_options(function, *options)
 
 
 @verb

@@ -51,7 +51,7 @@ class _Export(Struct, frozen=True):
 @verb
 @document_selector_options
 @click.option(
-    "--format", "form", type=click.Choice(list(FORMAT_NAMES)), default="txt", help="Kind of file. Default: txt."
+    "--format", "format_name", type=click.Choice(list(FORMAT_NAMES)), default="txt", help="Kind of file. Default: txt."
 )
 @click.option(
     "-o",
@@ -67,8 +67,8 @@ class _Export(Struct, frozen=True):
 @click.option("--job", "job_id", type=JobId(), metavar="ID", help="Copy the files of this job instead of documents.")
 def export(
     call: Invocation,
-    chosen: DocumentSelector,
-    form: str,
+    selector: DocumentSelector,
+    format_name: str,
     directory: Path,
     update: bool,
     force: bool,
@@ -95,11 +95,11 @@ def export(
     if force:
         if_exists = _IfExists.REPLACE
     if job_id is not None:
-        if not chosen.is_empty:
+        if not selector.is_empty:
             raise BadInput("--job cannot be combined with documents", "leave out one of them")
         result = _export_job_files(call.session, job_id, directory, if_exists)
     else:
-        result = _export_documents(call.session, chosen, form, directory, if_exists)
+        result = _export_documents(call.session, selector, format_name, directory, if_exists)
     if result.selected == 1 and result.failures:
         raise result.failures[0]
     call.show_result({"items": result.written, "unchanged": result.unchanged}, *map(str, result.written))
@@ -113,7 +113,7 @@ def export(
 
 
 def _export_documents(
-    session: Session, selector: DocumentSelector, kind: str, directory: Path, if_exists: _IfExists
+    session: Session, selector: DocumentSelector, format_name: str, directory: Path, if_exists: _IfExists
 ) -> _Export:
     if selector.is_empty:
         raise BadInput("say which documents to export: ids, or selectors such as --owner alice")
@@ -122,7 +122,7 @@ def _export_documents(
     copies, failures, documents = list[_Copy](), list[PagemillError](), selected_documents(session, selector)
     for document in documents:
         try:
-            source = find_source(session, document, kind)
+            source = find_source(session, document, format_name)
         except NotExported as error:
             failures.append(error)
         else:
@@ -169,10 +169,10 @@ def _copy_files(
 def _is_unchanged(copy: _Copy) -> bool:
     if isinstance(copy.source.content, Path):
         return filecmp.cmp(copy.source.content, copy.target, shallow=False)
-    with tempfile.NamedTemporaryFile() as made:
-        _write_content(made.file, copy.source)
-        made.flush()
-        return filecmp.cmp(made.name, copy.target, shallow=False)
+    with tempfile.NamedTemporaryFile() as new_copy:
+        _write_content(new_copy.file, copy.source)
+        new_copy.flush()
+        return filecmp.cmp(new_copy.name, copy.target, shallow=False)
 
 
 def _write_content(file: IO[bytes], source: FileSource) -> None:
@@ -186,7 +186,7 @@ def _write_content(file: IO[bytes], source: FileSource) -> None:
 def _failure_sentences(failures: Sequence[PagemillError]) -> list[str]:
     """Name only one of the files that exist already."""
     existing = [str(error) for error in failures if isinstance(error, _TargetExists)]
-    others = [str(error) for error in failures if not isinstance(error, _TargetExists)]
+    sentences = existing[:1]
     if len(existing) > 1:
-        existing[1:] = [f"{counted(len(existing) - 1, 'other file')} already there"]
-    return [*existing, *others]
+        sentences.append(f"{counted(len(existing) - 1, 'other file')} already there")
+    return [*sentences, *(str(error) for error in failures if not isinstance(error, _TargetExists))]

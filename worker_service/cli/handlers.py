@@ -18,7 +18,7 @@ from worker_service.services.serialize import as_object
 from worker_service.settings.config import Settings
 
 _COLUMNS = ("TYPE", "CLASS", "MEMORY", "CPU TIME", "TIME", "NETWORK", "SANDBOX", "FROM", "STATE")
-_DECLARED_SHOWN = ("environment", "credentials", "reads", "writes", "about", "offers")
+_DECLARED_FIELDS_SHOWN = ("environment", "credentials", "reads", "writes", "about", "offers")
 
 
 class HandlerAbsent(PagemillError, code="handler_absent", exit_code=69): ...
@@ -26,16 +26,16 @@ class HandlerAbsent(PagemillError, code="handler_absent", exit_code=69): ...
 
 def installed_handlers(settings: Settings) -> list[HandlerDescription]:
     """Import all handlers, each in a child process."""
-    described = describe(settings.commands, settings.sandbox, settings.handlers_dir)
-    return sorted(described, key=lambda handler: handler.facts.job_type)
+    handlers = describe(settings.commands, settings.sandbox, settings.handlers_dir)
+    return sorted(handlers, key=lambda handler: handler.facts.job_type)
 
 
 def find_handler(job_type: str, handlers: Sequence[HandlerDescription]) -> HandlerDescription:
     for handler in handlers:
         if handler.facts.job_type == job_type:
             return handler
-    known = ", ".join(sorted(handler.facts.job_type for handler in handlers)) or "none"
-    raise HandlerAbsent(f"there is no handler for {job_type!r}; those that are installed: {known}")
+    installed_types = ", ".join(sorted(handler.facts.job_type for handler in handlers)) or "none"
+    raise HandlerAbsent(f"there is no handler for {job_type!r}; those that are installed: {installed_types}")
 
 
 @verb
@@ -50,7 +50,7 @@ def ls(call: Invocation) -> None:
     if call.print_if_json({"items": [_as_object(handler, call) for handler in handlers]}):
         return
     if handlers:
-        output.show_table(_COLUMNS, [_row(handler, call) for handler in handlers])
+        output.show_table(_COLUMNS, [_cells_of(handler, call) for handler in handlers])
     else:
         output.note("no handler is installed; to create one: pagemill handlers new NAME")
 
@@ -82,15 +82,15 @@ def show(call: Invocation, job_type: str, schema: bool) -> None:
         output.show_json_text(json.dumps(payload_schema, ensure_ascii=False, indent=2))
 
 
-def _row(handler: HandlerDescription, call: Invocation) -> Sequence[object]:
+def _cells_of(handler: HandlerDescription, call: Invocation) -> Sequence[object]:
     facts, state = handler.facts, _state_of(handler)
     if handler.declared is None:
         return (facts.job_type, None, None, None, None, None, None, handler.distribution, state)
     limits = handler.declared.limits
     memory = None if limits.memory_bytes is None else f"{limits.memory_bytes >> 20:,} MiB"
-    network, sandbox = "yes" if limits.network else "no", _sandbox(handler.declared, call)
+    network, sandbox = "yes" if limits.network else "no", _sandbox_of(handler.declared, call)
     return (
-        facts.job_type, facts.job_class, memory, _length(limits.cpu_seconds), _length(limits.wall_seconds), network,
+        facts.job_type, facts.job_class, memory, _in_words(limits.cpu_seconds), _in_words(limits.wall_seconds), network,
         sandbox, handler.distribution, state,
     )  # fmt: skip
 
@@ -117,18 +117,18 @@ def _as_object(handler: HandlerDescription, call: Invocation) -> dict[str, Any]:
     if handler.declared is not None:
         declared = as_object(handler.declared)
         values |= {"class": facts.job_class, "at_most_once": facts.at_most_once, "reuse": handler.reuse}
-        values |= {"sandbox": _sandbox(handler.declared, call), "keeps_files": handler.declared.has_keep}
+        values |= {"sandbox": _sandbox_of(handler.declared, call), "keeps_files": handler.declared.has_keep}
         values |= declared["limits"]
-        values |= {name: declared[name] for name in _DECLARED_SHOWN}
+        values |= {name: declared[name] for name in _DECLARED_FIELDS_SHOWN}
     values["payload_schema"] = None if facts.payload_schema is None else json.loads(facts.payload_schema)
     return values
 
 
-def _sandbox(declared: HandlerDeclaration, call: Invocation) -> str:
+def _sandbox_of(declared: HandlerDeclaration, call: Invocation) -> str:
     return call.settings.sandbox if declared.sandbox == "default" else declared.sandbox
 
 
-def _length(seconds: int | None) -> str | None:
+def _in_words(seconds: int | None) -> str | None:
     return None if seconds is None else output.format_length(timedelta(seconds=seconds))
 
 

@@ -46,15 +46,15 @@ def help(ctx: click.Context, call: Invocation, command: Sequence[str]) -> None:
 
     Show all commands, and which of similar ones does what; or the help of one command.
     """
-    described: click.Command = pagemill
+    found_command: click.Command = pagemill
     context = click.Context(pagemill, info_name="pagemill")
     for word in command:
-        subcommand = described.get_command(context, word) if isinstance(described, click.Group) else None
+        subcommand = found_command.get_command(context, word) if isinstance(found_command, click.Group) else None
         if subcommand is None:
             raise click.UsageError(f"there is no command {' '.join(command)!r}", ctx)
-        described, context = subcommand, click.Context(subcommand, parent=context, info_name=word)
+        found_command, context = subcommand, click.Context(subcommand, parent=context, info_name=word)
     if command:
-        text = described.get_help(context)
+        text = found_command.get_help(context)
     else:
         formatter = context.make_formatter()
         pagemill.format_commands(context, formatter, show_all=True)

@@ -1,4 +1,4 @@
-"""Change jobs. `_change` shows a plan, asks first if it has several jobs or is final, and applies it."""
+"""Change jobs. `_change_jobs` asks first if a plan has several jobs or is final, applies it, and shows the result."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from worker_service.cli.context import (
     Function,
     Invocation,
     JobId,
+    add_options,
     complete_job_type,
     completer,
     confirm,
@@ -55,7 +56,7 @@ def cancel(call: Invocation, selector: Selector, dry_run: bool, yes: bool, now: 
     it. With --now, the exit code is 1 if a process is still there after 15 seconds.
     """
     plan = operations.make_plan(call.session, "cancel", selector)
-    return _change(call, plan, dry_run=dry_run, yes=yes, is_killing=now)
+    return _change_jobs(call, plan, dry_run=dry_run, yes=yes, is_killing=now)
 
 
 @verb
@@ -71,7 +72,7 @@ def retry(call: Invocation, selector: Selector, dry_run: bool, yes: bool) -> int
 
     Without --status or ids, failed and cancelled jobs are chosen.
     """
-    return _change(call, operations.make_plan(call.session, "retry", selector), dry_run=dry_run, yes=yes)
+    return _change_jobs(call, operations.make_plan(call.session, "retry", selector), dry_run=dry_run, yes=yes)
 
 
 @verb
@@ -86,7 +87,7 @@ def delete(call: Invocation, selector: Selector, dry_run: bool, yes: bool) -> in
 
     A document that a pending job would have read fails (JOB_DELETED). To delete documents: `pagemill documents rm`.
     """
-    return _change(call, operations.make_plan(call.session, "delete", selector), dry_run=dry_run, yes=yes)
+    return _change_jobs(call, operations.make_plan(call.session, "delete", selector), dry_run=dry_run, yes=yes)
 
 
 @verb
@@ -102,7 +103,7 @@ def priority(call: Invocation, selector: Selector, level: int, dry_run: bool, ye
     Change the priority of pending and running jobs: 1 is the highest, 10 the lowest. Follow-up jobs inherit it.
     """
     plan = operations.make_plan(call.session, "priority", selector, priority=level)
-    return _change(call, plan, dry_run=dry_run, yes=yes)
+    return _change_jobs(call, plan, dry_run=dry_run, yes=yes)
 
 
 @verb
@@ -205,7 +206,7 @@ def prune(call: Invocation, selector: Selector, dry_run: bool, yes: bool) -> int
 # ── Plan, confirm, change, show ─────────────────────────────────────────────────────────────────────────────────
 
 
-def _change(call: Invocation, plan: Plan, *, dry_run: bool, yes: bool, is_killing: bool = False) -> int:
+def _change_jobs(call: Invocation, plan: Plan, *, dry_run: bool, yes: bool, is_killing: bool = False) -> int:
     if dry_run:
         return _show_dry_run(call, plan)
     if plan.jobs == 0 and not plan.is_single:
@@ -339,9 +340,12 @@ def _show_actions(call: Invocation) -> int:
 
 
 def _scope_options(function: Function) -> Function:
-    click.option("--all", "everything", is_flag=True, help="All jobs.")(function)
-    click.option("--owner", metavar="NAME", shell_complete=completer("owner"), help="The jobs of this owner.")(function)
-    return click.argument("job_type", metavar="[TYPE]", required=False, shell_complete=complete_job_type)(function)
+    return add_options(
+        function,
+        click.argument("job_type", metavar="[TYPE]", required=False, shell_complete=complete_job_type),
+        click.option("--owner", metavar="NAME", shell_complete=completer("owner"), help="The jobs of this owner."),
+        click.option("--all", "everything", is_flag=True, help="All jobs."),
+    )
 
 
 @verb
@@ -359,7 +363,7 @@ def pause(
 
     Start no more jobs of a type, of an owner, or at all. Running jobs continue; new jobs wait.
     """
-    scope, name = _scope(job_type, owner, everything)
+    scope, name = _scope_and_name(job_type, owner, everything)
     paused = operations.pause(call.session, scope, name, length=length, reason=reason)
     until, title = paused.until, title_of_pause(scope, name)
     if call.print_if_json({"scope": scope, "name": name, "until": until, "reason": reason}):
@@ -380,12 +384,12 @@ def unpause(call: Invocation, job_type: str | None, owner: str | None, everythin
 
     End a pause. Each pause ends separately: --all ends the pause of all jobs, but not the pause of a type.
     """
-    scope, name = _scope(job_type, owner, everything)
+    scope, name = _scope_and_name(job_type, owner, everything)
     operations.unpause(call.session, scope, name)
     call.show_result({"scope": scope, "name": name}, f"unpaused {title_of_pause(scope, name)}")
 
 
-def _scope(job_type: str | None, owner: str | None, everything: bool) -> tuple[str, str]:
+def _scope_and_name(job_type: str | None, owner: str | None, everything: bool) -> tuple[str, str]:
     """Return, for example, ("owner", "alice")."""
     if bool(job_type) + bool(owner) + everything != 1:
         raise click.UsageError("give one of TYPE, --owner NAME, --all", click.get_current_context())

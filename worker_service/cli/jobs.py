@@ -45,10 +45,12 @@ _ATTEMPT_COLUMNS = (
     "SANDBOX",
 )  # fmt: skip
 
-_LOST_WORKER = {"dead": ", which is dead", "dying": ", which is dead", "silent": ", which sends no heartbeat",
-                "no row": ", which is unknown"}  # fmt: skip
+_LOST_WORKER_PHRASES = {
+    "dead": ", which is dead", "dying": ", which is dead", "silent": ", which sends no heartbeat",
+    "no row": ", which is unknown",
+}  # fmt: skip
 """Phrase about the job's daemon, by its state. In another state, the daemon lives."""
-_END_VERBS = {"completed": "completed", "failed": "failed", "cancelled": "was cancelled"}
+_END_PHRASES = {"completed": "completed", "failed": "failed", "cancelled": "was cancelled"}
 _REQUEUE_HINT = "start a daemon, which puts it back into the queue: "
 
 
@@ -71,7 +73,7 @@ def ls(call: Invocation, selector: Selector, limit: int, before_id: int | None) 
     if page.items:
         now = call.session.clock()
         output.show_table(
-            _HEADINGS, [_row(job, now) for job in page.items], drop_first=_DROP_FIRST, never_cut=("ERROR",)
+            _HEADINGS, [_job_cells(job, now) for job in page.items], drop_first=_DROP_FIRST, never_cut=("ERROR",)
         )
     else:
         output.note("the queue is empty" if selector.is_empty and before_id is None else "no job matches")
@@ -142,8 +144,8 @@ def why(call: Invocation, job_id: int | None) -> int:
     """
     from worker_service.services import job_advice  # a listing needs neither workers nor batches
 
-    is_named = job_id is not None
-    job_id = job_id or _newest_with_a_problem(call)
+    has_given_id = job_id is not None
+    job_id = job_id or _find_newest_problem(call)
     if job_id is None:
         return 0
     explanation = job_advice.why(call.session, job_id)
@@ -157,7 +159,7 @@ def why(call: Invocation, job_id: int | None) -> int:
         _show_why_started(call, explanation)
     elif not gates:
         output.show(f"nothing holds {title_of_job(job)}: it starts as soon as a slot is free")
-    elif job.name or not is_named:
+    elif job.name or not has_given_id:
         output.show(f"{title_of_job(job)} waits:")
     for gate in gates:
         output.show(f"{gate.code}  {gate.detail}")
@@ -166,7 +168,7 @@ def why(call: Invocation, job_id: int | None) -> int:
 
 
 def _show_why_started(call: Invocation, explanation: Why) -> None:
-    lost_worker = _LOST_WORKER.get(explanation.worker_state, "")
+    lost_worker = _LOST_WORKER_PHRASES.get(explanation.worker_state, "")
     silence = "" if lost_worker else _describe_silence(explanation)
     output.show(_describe_job(explanation.job, lost_worker) + silence)
     next_step = _REQUEUE_HINT + call.settings.start_command if lost_worker else explanation.helps
@@ -187,7 +189,7 @@ def logs(call: Invocation, job_id: int | None, follow: bool) -> None:
     """
     from worker_service.services.job_details import follow_log, read_log
 
-    job_id = job_id or _newest_with_a_problem(call)
+    job_id = job_id or _find_newest_problem(call)
     if job_id is None:
         return
     if call.as_json and not follow:
@@ -205,7 +207,7 @@ def logs(call: Invocation, job_id: int | None, follow: bool) -> None:
 # ── A job in words ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _row(job: Job, now: datetime) -> Sequence[object]:
+def _job_cells(job: Job, now: datetime) -> Sequence[object]:
     state = state_of(job, now=now)
     note = job.error_text or progress_in_words(job, now=now)
     if state in ("scheduled", "backoff"):
@@ -261,7 +263,7 @@ def _describe_job(job: Job, lost_worker: str) -> str:
         return f"{title_of_job(job)} has been running since {since} on {job.worker_id}{lost_worker}{asked}"
     code = f" with {job.error_code}" if job.error_code else ""
     message = f": {job.error_message.splitlines()[0]}" if job.error_message else ""
-    return f"{title_of_job(job)} {_END_VERBS[job.status]}{code} at {output.whole_seconds(job.completed_at)}{message}"
+    return f"{title_of_job(job)} {_END_PHRASES[job.status]}{code} at {output.whole_seconds(job.completed_at)}{message}"
 
 
 def _describe_silence(explanation: Why) -> str:
@@ -274,7 +276,8 @@ def _describe_silence(explanation: Why) -> str:
     return f"; {', '.join(parts)}" if parts else ""
 
 
-def _newest_with_a_problem(call: Invocation) -> int | None:
+def _find_newest_problem(call: Invocation) -> int | None:
+    """Return the newest job with a problem, or print that there is none."""
     from worker_service.services.job_advice import newest_job_with_a_problem
 
     job_id = newest_job_with_a_problem(call.session)

@@ -119,7 +119,7 @@ def test_the_longest_word_is_found(tmp_path: Path) -> None:
     assert run.result == {"longest": "abc"}
 
 
-def test_without_words_no_attempt_can_succeed(tmp_path: Path) -> None:
+def test_no_words_is_a_permanent_failure(tmp_path: Path) -> None:
     run = run_handler(NAME.handler, {"words": []}, directory=tmp_path)
 
     assert (run.how, run.ended.code) == (How.PERMANENT, "NO_WORDS")

@@ -28,8 +28,8 @@ _NARROW_WIDTHS = (10, 5)
 _PIPED_PADDING_MAX = 32
 """Without a terminal, a longer cell does not widen its column, so that one long name does not pad every row."""
 _LABEL_WIDTH = 20
-_EMPTY = (None, "")
-_COLOURS = {
+_EMPTY_VALUES = (None, "")
+_COLOUR_BY_CELL = {
     "failed": "red", "stopping": "yellow", "running": "green", "cancelled": "bright_black", "wrong": "red",
 }  # fmt: skip
 _CURSOR_HOME, _ERASE_LINE_END, _ERASE_SCREEN_END = "\x1b[H", "\x1b[K", "\x1b[J"
@@ -81,8 +81,9 @@ def show_section(headers: Sequence[str], rows: Rows, *, title: str = "") -> None
 def show_values(values: Mapping[str, object]) -> None:
     """Print a line for each value that is not empty."""
     for label, value in values.items():
-        if value not in (*_EMPTY, []):
-            show(f"{label:{_LABEL_WIDTH}} {', '.join(map(str, value)) if isinstance(value, list) else value}")
+        if value not in (*_EMPTY_VALUES, []):
+            text = ", ".join(map(str, value)) if isinstance(value, list) else value
+            show(f"{label:{_LABEL_WIDTH}} {text}")
 
 
 def show_csv(headers: Sequence[str], rows: Iterable[Sequence[object]], *, is_for_excel: bool = False) -> None:
@@ -122,7 +123,7 @@ def show_cursor(*, is_shown: bool) -> None:
 
 
 def overwriting(lines: Iterable[str], *, lines_above: int = 0) -> str:
-    """Return text that moves the cursor up, replaces what is there with the lines, and erases the rest."""
+    """Return text that moves the cursor up, writes the lines over the old ones, and erases the rest of the screen."""
     move_up = f"\x1b[{lines_above}A" if lines_above else ""
     return move_up + "".join(f"{_sanitised(line)}{_ERASE_LINE_END}\n" for line in lines) + _ERASE_SCREEN_END
 
@@ -162,7 +163,7 @@ def table_lines(
             column.width = min(column.width, _PIPED_PADDING_MAX)
     else:
         columns = [column for column in columns if column.has_values or not rows]
-        columns = _fitted(columns, width, drop_first, never_cut)
+        columns = _fit(columns, width, drop_first, never_cut)
     is_cut = width is not None
     has_colour = is_terminal(sys.stdout) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     lines: list[str] = [_join_cells([column.padded(column.header, is_cut=is_cut) for column in columns])]
@@ -175,7 +176,7 @@ def table_lines(
 class _Column:
     def __init__(self, header: str, values: Sequence[object]) -> None:
         self.header = harmless(header)
-        self.cells = ["-" if value in _EMPTY else harmless(str(value)) for value in values]
+        self.cells = ["-" if value in _EMPTY_VALUES else harmless(str(value)) for value in values]
         self.width = max(map(_display_width, [self.header, *self.cells]))
         self.has_values = any(cell != "-" for cell in self.cells)
         self.is_numeric = self.has_values and all(cell == "-" or cell.isdigit() for cell in self.cells)
@@ -183,20 +184,20 @@ class _Column:
     def padded(self, cell: str, *, is_cut: bool, is_coloured: bool = False) -> str:
         text = truncate(cell, self.width) if is_cut else cell
         padding = " " * (self.width - _display_width(text))
-        if is_coloured and cell in _COLOURS:
-            text = click.style(text, fg=_COLOURS[cell])
+        if is_coloured and cell in _COLOUR_BY_CELL:
+            text = click.style(text, fg=_COLOUR_BY_CELL[cell])
         return padding + text if self.is_numeric else text + padding
 
 
-def _fitted(columns: list[_Column], total: int, drop_first: Sequence[str], never_cut: Collection[str]) -> list[_Column]:
-    """Drop columns, then take from the widest ones that may be cut, until all fit into the total width."""
+def _fit(columns: list[_Column], width: int, drop_first: Sequence[str], never_cut: Collection[str]) -> list[_Column]:
+    """Drop columns, then narrow the widest ones that may be cut, until all fit into the width if possible."""
     for header in drop_first:
         widths = [
             column.width if column.header in never_cut else min(column.width, _COMFORTABLE_WIDTH) for column in columns
         ]
-        if sum(widths) + len(_GAP) * (len(columns) - 1) > total:
+        if sum(widths) + len(_GAP) * (len(columns) - 1) > width:
             columns = [column for column in columns if column.header != header]
-    excess = sum(column.width for column in columns) + len(_GAP) * (len(columns) - 1) - total
+    excess = sum(column.width for column in columns) + len(_GAP) * (len(columns) - 1) - width
     for narrowest in _NARROW_WIDTHS:
         while excess > 0:
             wide_columns = [column for column in columns if column.header not in never_cut and column.width > narrowest]

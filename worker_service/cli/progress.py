@@ -89,7 +89,7 @@ class Display:
 
 def watch_jobs(display: Display) -> WatchJobs:
     is_utf8 = (getattr(display.stream, "encoding", None) or "utf-8").lower().replace("-", "") == "utf8"
-    fill = ("█", "░") if is_utf8 else ("#", ".")
+    full_and_empty = ("█", "░") if is_utf8 else ("#", ".")
 
     def watch(query_progress: QueryProgress, is_over: bool) -> None:
         def make_lines() -> list[str]:
@@ -98,7 +98,7 @@ def watch_jobs(display: Display) -> WatchJobs:
             _columns, rows = display.size()
             # Leave a line for the count of all jobs, and the terminal's last line.
             progress = query_progress(max(1, min(_BARS_MAX, rows - 2)))
-            bars = [_bar(job, now=wall_clock(), fill=fill) for job in progress.jobs]
+            bars = [_bar(job, now=wall_clock(), full_and_empty=full_and_empty) for job in progress.jobs]
             return [*bars, _status_counts(progress)] if progress.total > len(progress.jobs) else bars
 
         display.update(make_lines, is_over=is_over)
@@ -106,9 +106,9 @@ def watch_jobs(display: Display) -> WatchJobs:
     return watch
 
 
-def _bar(job: Job, *, now: datetime, fill: tuple[str, str]) -> str:
+def _bar(job: Job, *, now: datetime, full_and_empty: tuple[str, str]) -> str:
     """Return a line such as ``42 ocr_pages  ████░░░░░░  40%  3 min  report.pdf  page 4 of 10``."""
-    full, empty = fill
+    full, empty = full_and_empty
     columns_full = round(_BAR_COLUMNS * job.progress_percent / 100)
     parts = [
         f"{job.id:>5} {harmless(job.job_type)[:_TYPE_COLUMNS]:{_TYPE_COLUMNS}}",
@@ -145,7 +145,8 @@ def _state_or_message(job: Job, now: datetime) -> str:
 def _duration(job: Job, *, now: datetime) -> str:
     if job.started_at is None:
         return ""
-    return output.format_length((from_text(job.completed_at) if job.completed_at else now) - from_text(job.started_at))
+    end = from_text(job.completed_at) if job.completed_at else now
+    return output.format_length(end - from_text(job.started_at))
 
 
 # ── Batches and documents ───────────────────────────────────────────────────────────────────────────────────────
@@ -160,12 +161,15 @@ def await_batches(call: Invocation, ids: Sequence[int], *, timeout: str | None, 
         for details in ended:
             batch_id = details.batch.id
             output.show(titled_progress(details))
-            _note_failures(_unread_of_batch(call, batch_id), f"pagemill documents --status failed --batch {batch_id}")
+            _note_failures(_unread_files(call, batch_id), f"pagemill documents --status failed --batch {batch_id}")
     return 1 if any(details.batch.state is BatchState.FAILED for details in ended) else 0
 
 
 def _watch_batch(display: Display) -> Callable[[BatchDetails], None]:
-    return lambda details: display.update(lambda: [describe_progress(details)], is_over=details.batch.state.is_ended)
+    def watch(details: BatchDetails) -> None:
+        display.update(lambda: [describe_progress(details)], is_over=details.batch.state.is_ended)
+
+    return watch
 
 
 def await_reading(call: Invocation, awaited: Sequence[Document], *, timeout: str | None, is_watched: bool) -> int:
@@ -182,9 +186,9 @@ def await_reading(call: Invocation, awaited: Sequence[Document], *, timeout: str
     return 1 if failed else 0
 
 
-def _unread_of_batch(call: Invocation, batch_id: int) -> Sequence[UnreadDocument]:
-    failed = DocumentSelector(statuses=(IndexStatus.FAILED,), batch_ids=(batch_id,))
-    page = list_documents(call.session, failed, limit=_FAILED_SHOWN_MAX + 1)
+def _unread_files(call: Invocation, batch_id: int) -> Sequence[UnreadDocument]:
+    selector = DocumentSelector(statuses=(IndexStatus.FAILED,), batch_ids=(batch_id,))
+    page = list_documents(call.session, selector, limit=_FAILED_SHOWN_MAX + 1)
     unread: list[Document | Job] = [*page.items, *page.not_brought_in]
     return [UnreadDocument(_path_or_name(file), file.error_code or "FAILED", file.error_text) for file in unread]
 

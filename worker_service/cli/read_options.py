@@ -17,7 +17,7 @@ from job_handlers.reading.requests import ReadOptions
 from worker_service.base.errors import BadInput
 from worker_service.base.path_text import display_path
 from worker_service.cli import output
-from worker_service.cli.context import Function, Invocation
+from worker_service.cli.context import Function, Invocation, add_options
 from worker_service.jobs.job import NewJob
 from worker_service.jobs.library import Document
 from worker_service.services import enqueue, passwords
@@ -70,9 +70,7 @@ def read_options(options_type: type[ReadOptions]) -> Callable[[Function], Functi
                 output.note(sentence)
             return function(call, *arguments, options=options, **values)
 
-        for option in reversed(_READ_OPTIONS):
-            option(run)
-        return run
+        return add_options(run, *_READ_OPTIONS)
 
     return decorate
 
@@ -96,7 +94,7 @@ class TypedPassword(Struct, frozen=True):
 def password_options(function: Function) -> Function:
     """Add --password and --remember-password, and let --password-file name a file as well as a credential.
 
-    The function gets the password as `typed`. The name of a credential stays in `password_file`.
+    The function gets the password as `typed_password`. The name of a credential stays in `password_file`.
     """
 
     @functools.wraps(function)
@@ -104,14 +102,17 @@ def password_options(function: Function) -> Function:
         text = _ask_for_password() if password else _password_in_file(values["password_file"])
         if text is None and remember:
             raise BadInput("there is no password to remember", "give --password, or --password-file FILE")
-        typed = None
+        typed_password = None
         if text is not None:
-            typed = TypedPassword(passwords.check(text), remember)
+            typed_password = TypedPassword(passwords.check(text), remember)
             values["password_file"] = None
-        return function(call, *arguments, typed=typed, **values)
+        return function(call, *arguments, typed_password=typed_password, **values)
 
-    click.option("--remember-password", "remember", is_flag=True, help="Keep the password after the PDF is read.")(run)
-    return click.option("--password", is_flag=True, help="Type the password of locked PDFs. All files get it.")(run)
+    return add_options(
+        run,
+        click.option("--password", is_flag=True, help="Type the password of locked PDFs. All files get it."),
+        click.option("--remember-password", "remember", is_flag=True, help="Keep the password after the PDF is read."),
+    )
 
 
 def _ask_for_password() -> str:

@@ -36,14 +36,14 @@ _NAMES_SHOWN_MAX = 3
 @confirmation_options
 def reindex(
     call: Invocation,
-    chosen: DocumentSelector,
+    selector: DocumentSelector,
     force: bool,
     dry_run: bool,
     yes: bool,
     priority: int | None,
     *,
     options: ReadOptions,
-    typed: TypedPassword | None,
+    typed_password: TypedPassword | None,
 ) -> None:
     """\b
     pagemill reindex 7 --lang deu
@@ -54,9 +54,9 @@ def reindex(
     Read documents again, with new settings or after a failure. Pages that are known are not read twice; --force reads
     them, too.
     """
-    if chosen.is_empty:
+    if selector.is_empty:
         raise BadInput("name the documents to read again", "give ids, or selectors such as --status failed")
-    selected = documents.selected_documents(call.session, chosen)
+    selected = documents.selected_documents(call.session, selector)
     if dry_run:
         show_documents(call, selected)
         return
@@ -65,14 +65,14 @@ def reindex(
         if not call.print_if_json({"items": []}):
             output.note("no document matches")
         return
-    confirm_unless_named(f"Read {counted(len(selected), 'document')} again?", selected, chosen, yes=yes)
+    confirm_unless_named(f"Read {counted(len(selected), 'document')} again?", selected, selector, yes=yes)
     # Some may have been removed while the user answered.
     selected = documents.selected_documents(call.session, DocumentSelector(ids=[document.id for document in selected]))
     if options.as_usual:
         for document in selected:
             passwords.forget(call.settings.workspace, document)
-    if typed is not None:
-        typed.save(call, selected)
+    if typed_password is not None:
+        typed_password.save(call, selected)
     results = [_reindex_document(call, document, options, priority, is_forced=force) for document in selected]
     _show_results(call, results)
     if (options.quality or options.languages) and not options.force_ocr:

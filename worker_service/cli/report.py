@@ -45,7 +45,7 @@ _SETTINGS_WITHOUT_NAMES = (
     "prune.failed prune.cancelled prune.logs"
 ).split()
 """Settings whose values are numbers, lengths of time, or words of ours."""
-_SECRET = re.compile(r"secret|password|passphrase|token|credential|api_?key", re.IGNORECASE)
+_SECRET_KEY = re.compile(r"secret|password|passphrase|token|credential|api_?key", re.IGNORECASE)
 
 
 class _Fields(Struct, frozen=True):
@@ -137,7 +137,7 @@ def _write_report(call: Invocation, target: Path, *, with_names: bool, is_forced
 
 
 def _contents(call: Invocation, *, with_names: bool) -> dict[str, tuple[str, Callable[[], object]]]:
-    """Return, by file, what is in it, and a function that makes the content, which may fail."""
+    """Return a description of each file, and a function that makes its content."""
     settings = call.settings
 
     def select_all(values: Sequence[object], fields: _Fields) -> list[dict[str, Any]]:
@@ -188,14 +188,15 @@ def _contents(call: Invocation, *, with_names: bool) -> dict[str, tuple[str, Cal
 
 
 def _make_file(name: str, about: str, make_content: Callable[[], object], *, with_names: bool) -> _ReportFile:
-    """Return the file. If its content cannot be made, the file has the error instead."""
+    """Return the file with the content, or with the error that `make_content` raises."""
     try:
         content = make_content()
     except (PagemillError, OSError) as error:
         content = {"error": error.code if isinstance(error, PagemillError) else type(error).__name__}
         content |= {"detail": str(error)} if with_names else {}
-    written = as_json(as_object(content if isinstance(content, Mapping) else {"items": content}), indent=2)
-    return _ReportFile(name, about, f"{written}\n".encode("utf-8", "replace"))
+    object_to_write = content if isinstance(content, Mapping) else {"items": content}
+    text = as_json(as_object(object_to_write), indent=2)
+    return _ReportFile(name, about, f"{text}\n".encode("utf-8", "replace"))
 
 
 def _machine() -> dict[str, object]:
@@ -219,7 +220,7 @@ def _config(settings: Settings, *, with_names: bool) -> object:
         # The full origin may be the path of a file.
         safe_origin = "default" if origin == "default" else "set"
         if with_names:
-            is_secret = _SECRET.search(key) and value not in ("", "-")
+            is_secret = _SECRET_KEY.search(key) and value not in ("", "-")
             items.append({"key": key, "value": "<secret>" if is_secret else value, "origin": origin})
         elif key in _SETTINGS_WITHOUT_NAMES:
             items.append({"key": key, "value": value, "origin": safe_origin})

@@ -54,7 +54,7 @@ def run_one(
     the attempt succeeded, 1 if it failed, 65 if the payload does not fit, 69 if no installed handler can run it.
     """
     text = read_payload(payload, (), call.settings.payload_bytes_max, read_stdin)
-    order = Order(1, 1, job_type, platform, account, text, None)
+    order = Order(job_id=1, fence=1, job_type=job_type, platform=platform, account=account, payload=text)
     for event in _run_attempt(call.settings, order, directory):
         if isinstance(event, Ended):
             return _show_end(call, event)

@@ -12,7 +12,7 @@ from job_handlers.reading.find_files import absolute
 from worker_service.base.errors import BadInput
 from worker_service.base.path_text import path_to_text
 from worker_service.cli import DefaultVerbGroup, output
-from worker_service.cli.context import Function, Invocation, name_completer, verb
+from worker_service.cli.context import Function, Invocation, add_options, name_completer, verb
 from worker_service.services import schedules as operations
 from worker_service.services.jobs import state_of
 from worker_service.services.schedule_ticks import StartedSchedule, run_tick, schedule_entries
@@ -32,7 +32,8 @@ _name_argument = click.argument(
 
 
 def _definition_options(function: Function) -> Function:
-    for option in reversed((
+    return add_options(
+        function,
         click.option("--crawl", "folder", metavar="FOLDER", help="Read new and changed files of this folder."),
         click.option("--job", "job_type", metavar="TYPE", help="Enqueue a job of this type."),
         click.option("--payload", metavar="JSON", help="With --job: its payload; {day} and {slot} are filled in."),
@@ -41,13 +42,11 @@ def _definition_options(function: Function) -> Function:
         click.option("--zone", metavar="NAME", help="Time zone of --cron, such as Europe/Berlin."),
         click.option("--priority", type=click.IntRange(1, 10), metavar="1-10", help="1 is the highest. Default: 7."),
         click.option("--missed", type=click.Choice(["skip", "once", "all"]), help="After an outage. Default: once."),
-    )):  # fmt: skip
-        option(function)
-    return function
+    )  # fmt: skip
 
 
 def _definition(options: Mapping[str, Any], former: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the former definition, a table [[schedule]], with the options that are given."""
+    """Return the former definition, a table [[schedule]], changed by the options that the user gave."""
     definition = dict(former)
     for name in ("zone", "priority", "missed", "cron"):
         if options[name] is not None:
@@ -88,7 +87,7 @@ def ls(call: Invocation) -> None:
     """
     listed = operations.list_schedules(call.session)
     note = "there are no schedules; to make one: pagemill schedules add nightly --crawl /srv/reports --every 1h"
-    call.show_items(listed, _COLUMNS, _row, note_if_empty=note, drop_first=_DROP_FIRST)
+    call.show_items(listed, _COLUMNS, _schedule_cells, note_if_empty=note, drop_first=_DROP_FIRST)
     if call.as_json:
         return
     for schedule in listed:
@@ -121,10 +120,9 @@ def change(call: Invocation, name: str, **options: Any) -> None:
 
     Change a schedule. Other options keep their values. A schedule of the settings file is changed there.
     """
-    former = next(
-        (schedule.definition for schedule in operations.list_schedules(call.session) if schedule.name == name), None
-    )
-    # `change_schedule` refuses an empty definition: the schedule is unknown, or in the settings file.
+    definition_by_name = {schedule.name: schedule.definition for schedule in operations.list_schedules(call.session)}
+    former = definition_by_name.get(name)
+    # Without one, the schedule is unknown or in the settings file, and `change_schedule` refuses the change.
     definition = _definition(options, former) if former else {}
     _show(call, operations.change_schedule(call.session, name, definition))
 
@@ -227,7 +225,7 @@ def _title_of_run(run: StartedSchedule | operations.ScheduleState) -> str:
     return f"job {run.job_id}" if run.batch_id is None else f"batch {run.batch_id}"
 
 
-def _row(schedule: operations.ScheduleState) -> tuple[object, ...]:
+def _schedule_cells(schedule: operations.ScheduleState) -> tuple[object, ...]:
     has_run = schedule.job_id is not None or schedule.batch_id is not None
     job = schedule.job
     if job is not None:

@@ -16,7 +16,7 @@ import click
 
 from worker_service.base.errors import PagemillError, Refused
 from worker_service.cli import EXIT_NOT_ALLOWED, VerbGroup, output
-from worker_service.cli.context import Function, Invocation, dry_run_option, verb
+from worker_service.cli.context import Function, Invocation, add_options, dry_run_option, verb
 from worker_service.cli.service_installation import (
     BACKUP_TIMER,
     CONFIGURATION,
@@ -43,17 +43,20 @@ _HINTS = (
     f"for a nightly copy of the database in /var/backups/pagemill: systemctl enable --now {BACKUP_TIMER}",
 )
 _USER_HINTS = ("to keep it running after you log out: loginctl enable-linger",)
-_PROTECT_HOME = ("/root", "/home", "/run/user")
+_HIDDEN_FROM_UNITS = ("/root", "/home", "/run/user")  # by ProtectHome=
 
 
 class NeedsRoot(PagemillError, code="not_allowed", exit_code=EXIT_NOT_ALLOWED): ...
 
 
 def _target_options(function: Function) -> Function:
-    root = click.Path(path_type=Path, file_okay=False, exists=True, resolve_path=True)
-    dry_run_option(function)
-    click.option("--user", "for_user", is_flag=True, help="For your user only, with systemctl --user.")(function)
-    return click.option("--root", type=root, help="In the file system of an image; start nothing.")(function)
+    directory = click.Path(path_type=Path, file_okay=False, exists=True, resolve_path=True)
+    return add_options(
+        function,
+        click.option("--root", type=directory, help="In the file system of an image; start nothing."),
+        click.option("--user", "for_user", is_flag=True, help="For your user only, with systemctl --user."),
+        dry_run_option,
+    )
 
 
 @verb
@@ -136,8 +139,8 @@ def _check_options(*, for_user: bool, dry_run: bool, root: Path | None) -> None:
         raise click.UsageError(f"set the database in the settings: {CONFIGURATION}/pagemill.toml", context)
     if for_user and root is not None:
         raise click.UsageError("--user and --root cannot be combined", context)
-    changes_the_system = not for_user and not dry_run and root is None
-    if changes_the_system and os.geteuid() != 0:
+    is_changing_system = not for_user and not dry_run and root is None
+    if is_changing_system and os.geteuid() != 0:
         raise NeedsRoot("only root can change the service", "use sudo, or --user for your user only")
 
 
@@ -146,7 +149,7 @@ def _refuse_python_at_home(python: str | None) -> None:
     paths: Sequence[str | Path] = [python] if python else (sys.executable, sys.prefix, sys.base_prefix, PACKAGE)
     for path in paths:
         absolute = Path(os.path.abspath(path))  # noqa: PTH100  do not resolve links
-        if any(absolute.is_relative_to(directory) for directory in _PROTECT_HOME):
+        if any(absolute.is_relative_to(directory) for directory in _HIDDEN_FROM_UNITS):
             raise Refused(
                 f"{path} is in a home directory, which the service cannot see",
                 f"/usr/bin/python3 -m venv /opt/pagemill && /opt/pagemill/bin/pip install "

@@ -100,7 +100,7 @@ def _facts_of(document: Document) -> dict[str, object]:
         "kind": document.kind,
         "size": output.format_size(document.size) if document.size else None,
         "locked": "opens with a password only" if document.is_locked else None,
-        "reading options": document.settings.removeprefix("{}"),
+        "reading options": "" if document.settings == "{}" else document.settings,
         "source": document.source_key,
         "added (UTC)": output.whole_seconds(document.created_at),
         "updated (UTC)": output.whole_seconds(document.updated_at),
@@ -119,7 +119,7 @@ def _show_pages(details: operations.DocumentDetails, recognition_by_page: Mappin
         row: list[object] = [page.number, page.method, page.confidence and round(page.confidence), page.characters]
         if recognition_by_page:
             recognition = recognition_by_page.get(page.number, _PageRecognition())
-            row += ["+".join(recognition.languages), _engines(recognition)]
+            row += ["+".join(recognition.languages), _describe_engines(recognition)]
         rows.append(row)
     output.show_section(headers, rows)
     pages_left = len(details.page_items) - len(pages)
@@ -127,9 +127,9 @@ def _show_pages(details: operations.DocumentDetails, recognition_by_page: Mappin
         output.note(f"and {counted(pages_left, 'page')} more: --json lists all")
 
 
-def _engines(page: _PageRecognition) -> str:
+def _describe_engines(recognition: _PageRecognition) -> str:
     """Return, for example, ``tesseract 5.5.4; 3 of 42 lines PP-OCRv6 small``."""
     # The versions of the libraries behind an engine are in parentheses.
-    names = [re.sub(r" \(.*\)", "", name) for name in page.engines]
-    second_pass = f"{len(page.second_pass_lines)} of {counted(page.lines_with_words, 'line')} "
-    return "".join(names[:1]) + "".join(f"; {second_pass}{name}" for name in names[1:])
+    names = [re.sub(r" \(.*\)", "", name) for name in recognition.engines]
+    lines = f"{len(recognition.second_pass_lines)} of {counted(recognition.lines_with_words, 'line')}"
+    return "; ".join([*names[:1], *(f"{lines} {name}" for name in names[1:])])

@@ -45,7 +45,7 @@ def ls(call: Invocation, owner: str | None) -> None:
 @_tags_argument
 @document_selector_options
 @confirmation_options
-def add(call: Invocation, chosen: DocumentSelector, tags_text: str, dry_run: bool, yes: bool) -> None:
+def add(call: Invocation, selector: DocumentSelector, tags_text: str, dry_run: bool, yes: bool) -> None:
     """\b
     pagemill tag add invoice 7 8
     pagemill tag add 'annual report' --name 'annual report' --owner alice
@@ -53,27 +53,27 @@ def add(call: Invocation, chosen: DocumentSelector, tags_text: str, dry_run: boo
 
     Tag documents. If the tag has actions (`pagemill actions`), they start for documents that are read already.
     """
-    _change(call, tags_text, chosen, operations.add_tags, "Tag", dry_run=dry_run, yes=yes)
+    _change(call, tags_text, selector, operations.add_tags, "Tag", dry_run=dry_run, yes=yes)
 
 
 @verb
 @_tags_argument
 @document_selector_options
 @confirmation_options
-def rm(call: Invocation, chosen: DocumentSelector, tags_text: str, dry_run: bool, yes: bool) -> None:
+def rm(call: Invocation, selector: DocumentSelector, tags_text: str, dry_run: bool, yes: bool) -> None:
     """\b
     pagemill tag rm draft 7 8
     pagemill tag rm draft --tag draft --yes
 
     Remove tags from documents.
     """
-    _change(call, tags_text, chosen, operations.remove_tags, "Untag", dry_run=dry_run, yes=yes)
+    _change(call, tags_text, selector, operations.remove_tags, "Untag", dry_run=dry_run, yes=yes)
 
 
 def _change(
     call: Invocation,
     tags_text: str,
-    chosen: DocumentSelector,
+    selector: DocumentSelector,
     change_tags: Callable[[Session, Sequence[int], Sequence[str]], list[int]],
     verb_in_question: str,
     *,
@@ -81,14 +81,14 @@ def _change(
     yes: bool,
 ) -> None:
     require_tags([tags_text])
-    if chosen.is_empty:
+    if selector.is_empty:
         raise BadInput("name the documents", "give ids, or selectors such as --batch 7")
-    selected = documents.selected_documents(call.session, chosen)
+    selected = documents.selected_documents(call.session, selector)
     if dry_run:
         show_documents(call, selected)
         return
     question = f"{verb_in_question} {counted(len(selected), 'document')}?"
-    confirm_unless_named(question, selected, chosen, yes=yes)
+    confirm_unless_named(question, selected, selector, yes=yes)
     changed_ids = change_tags(call.session, [document.id for document in selected], [tags_text])
     if not call.print_if_json({"items": changed_ids}):
         output.note(f"{counted(len(changed_ids), 'document')} changed")

@@ -7,24 +7,27 @@ from collections.abc import Callable
 import click
 
 from worker_service.cli import VerbGroup, output
-from worker_service.cli.context import Function, Invocation, completer, name_completer, verb
+from worker_service.cli.context import Function, Invocation, add_options, completer, name_completer, verb
 from worker_service.cli.output import whole_minutes
 from worker_service.jobs.tokens import TokenScope
 from worker_service.services import server_address
 from worker_service.services import tokens as operations
 
-_OWNER = "Give access to this owner's jobs and documents only."
-_SCOPE = "What it allows; each scope includes the ones before it."
+_OWNER_HELP = "Give access to this owner's jobs and documents only."
+_SCOPE_HELP = "What it allows; each scope includes the ones before it."
 
 
 def _access_options(default_scope: str, until_help: str) -> Callable[[Function], Function]:
-    def options(function: Function) -> Function:
-        click.option("--until", metavar="TIME", help=f"When the access ends: 90d, or a time. {until_help}")(function)
-        click.option("--owner", metavar="NAME", shell_complete=completer("owner"), help=_OWNER)(function)
+    def decorate(function: Function) -> Function:
         scopes = click.Choice([scope.value for scope in TokenScope])
-        return click.option("--scope", type=scopes, default=default_scope, show_default=True, help=_SCOPE)(function)
+        return add_options(
+            function,
+            click.option("--scope", type=scopes, default=default_scope, show_default=True, help=_SCOPE_HELP),
+            click.option("--owner", metavar="NAME", shell_complete=completer("owner"), help=_OWNER_HELP),
+            click.option("--until", metavar="TIME", help=f"When the access ends: 90d, or a time. {until_help}"),
+        )
 
-    return options
+    return decorate
 
 
 @verb
@@ -61,7 +64,7 @@ def link(call: Invocation, name: str | None, scope: str, owner: str | None, unti
     """
     token = operations.create_link(call.session, name, [TokenScope(scope)], owner=owner, until=until)
     running_at = server_address.address(call.settings)
-    # Behind a proxy, the link has the address of the proxy.
+    # With `web_urls`, the server is behind a proxy, and `web_address` is the address of the proxy.
     base = call.settings.web_address if running_at is None or call.settings.web_urls else running_at
     url = f"{base}/session?link={token.text}"
     if call.print_if_json({"id": token.id, "name": token.name, "link": url, "until": token.until}):

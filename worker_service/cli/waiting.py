@@ -34,7 +34,7 @@ class JobsProgress(Struct, frozen=True):
         return sum(number for status, number in self.by_status.items() if status.is_ended)
 
 
-# Takes the maximum of `JobsProgress.jobs`. The query takes long, so a display calls it only when it draws.
+# Gets the maximum number of `JobsProgress.jobs`. The query takes long, so a display calls it only when it draws.
 QueryProgress = Callable[[int], JobsProgress]
 # The second argument is True at the end.
 WatchJobs = Callable[[QueryProgress, bool], None]
@@ -84,7 +84,7 @@ def wait_for_jobs(
             ids = session.job_queries.family(ids)
     if watch is not None:
         watch(lambda jobs_max: _jobs_progress(session, ids, jobs_max), True)
-    return _result(session, ids)
+    return _wait_result(session, ids)
 
 
 def _wait_for_end(session: Session, ids: Sequence[int], deadline: float, watch: WatchJobs | None) -> bool:
@@ -104,7 +104,7 @@ def _wait_for_end(session: Session, ids: Sequence[int], deadline: float, watch: 
     return False
 
 
-def _result(session: Session, ids: Sequence[int]) -> WaitResult:
+def _wait_result(session: Session, ids: Sequence[int]) -> WaitResult:
     completed, failed, cancelled = (jobs.count_jobs(session, ids, (status,)) for status in ENDED)
     family = session.job_queries.family(ids)
     going_on = jobs.count_jobs(session, family, LIVE) if len(family) > len(ids) else 0
@@ -125,10 +125,10 @@ def _jobs_progress(session: Session, ids: Sequence[int], jobs_max: int) -> JobsP
 
 def _newest(session: Session, ids: Sequence[int], status: Status, jobs_max: int) -> list[Job]:
     newest: list[Job] = []
-    for chunk in reversed(chunks(ids)):
-        missing = jobs_max - len(newest)
-        if missing > 0:
-            newest += session.job_queries.list(Selector(chunk, (status,)), most=missing)
+    for chunk in reversed(chunks(ids)):  # the ids ascend
+        free_places = jobs_max - len(newest)
+        if free_places > 0:
+            newest += session.job_queries.list(Selector(ids=chunk, statuses=(status,)), most=free_places)
     return sorted(newest, key=attrgetter("id"))
 
 
@@ -141,14 +141,14 @@ def await_ends(session: Session, ids: Sequence[int], *, seconds: float) -> Mappi
 
 
 def _reasons_not_ended(session: Session, ids: Sequence[int]) -> Iterator[tuple[int, str]]:
-    live_workers = {worker.id: worker for worker in Overview(session).live_workers}
+    live_worker_by_id = {worker.id: worker for worker in Overview(session).live_workers}
     for job in jobs.each_job(session, ids, LIVE):
-        worker = live_workers.get(job.worker_id or "")
+        worker = live_worker_by_id.get(job.worker_id or "")
         if worker is None:
-            why = f"its worker {job.worker_id} is gone or silent: the next daemon ends the job"
+            reason = f"its worker {job.worker_id} is gone or silent: the next daemon ends the job"
         else:
-            why = f"worker {worker.id} (pid {worker.pid} on {worker.host}) still has to prove its processes gone"
-        yield job.id, why
+            reason = f"worker {worker.id} (pid {worker.pid} on {worker.host}) still has to prove its processes gone"
+        yield job.id, reason
 
 
 # ── Documents ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -203,14 +203,16 @@ def _documents_progress(session: Session, awaited: Sequence[Document]) -> Docume
         for document in existing
         if document.status is IndexStatus.FAILED
     ]
-    live = [document for document in existing if document.status in (IndexStatus.QUEUED, IndexStatus.INDEXING)]
-    are_counted = all(document.pages is not None for document in live)
+    unread = [document for document in existing if document.status in (IndexStatus.QUEUED, IndexStatus.INDEXING)]
+    pages_left = None
+    if all(document.pages is not None for document in unread):
+        pages_left = sum((document.pages or 0) - _pages_done(document) for document in unread)
     return DocumentsProgress(
         documents=len(awaited),
-        ended=len(awaited) - len(live),
+        ended=len(awaited) - len(unread),
         pages_done=sum(map(_pages_done, existing)),
         pages=sum(document.pages or 0 for document in existing),
-        pages_left=sum((document.pages or 0) - _pages_done(document) for document in live) if are_counted else None,
+        pages_left=pages_left,
         failed=failed,
         existing=existing,
     )

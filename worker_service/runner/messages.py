@@ -35,10 +35,10 @@ class Order(Struct, frozen=True):
     fence: int
     job_type: str
     platform: str
-    account: str | None
-    payload: str | None
+    account: str | None = None
+    payload: str | None = None
     # None uses the handler's limit.
-    timeout_seconds: int | None
+    timeout_seconds: int | None = None
     state: str | None = None
     document_id: int | None = None
     generation: int | None = None

@@ -344,15 +344,7 @@ def _render(pool: LocalPool, request: _RenderRequest, number: int, job_type: str
     if request.password_path is not None:
         inputs[PASSWORD] = request.password_path
     order = Order(
-        job_id=number,
-        fence=1,
-        job_type=job_type,
-        platform="local",
-        account=None,
-        payload=payload,
-        timeout_seconds=None,
-        inputs=inputs,
-        document=document,
+        number, fence=1, job_type=job_type, platform="local", payload=payload, inputs=inputs, document=document
     )
     pool.launch(order)
     events = attempt_events(pool, seconds=_RENDER_SECONDS_MAX)
