@@ -53,7 +53,7 @@ class WordTable(NamedTuple):
 class ArrangedPage(Struct, frozen=True):
     lines: list[list[Word]]
     came_from: list[list[int]]
-    """Numbers of input lines, for each line."""
+    """For each line, the numbers of the input lines that its words come from."""
     text: str
     tables: list[WordTable] = field(default_factory=list)
 
@@ -153,14 +153,11 @@ def _without_walls(lines: list[list[Word]], rules: Sequence[RulingLine], em: flo
 
     def without_wall(word: Word) -> str:
         text = word.text
-        if text[-1] in _OPENING_PARTNER and _OPENING_PARTNER[text[-1]] not in text[:-1] and is_at_wall(word.x1, word):
+        opening = _OPENING_PARTNER.get(text[-1])
+        if opening is not None and opening not in text[:-1] and is_at_wall(word.x1, word):
             text = text[:-1]
-        if (
-            text
-            and text[0] in _CLOSING_PARTNER
-            and _CLOSING_PARTNER[text[0]] not in text[1:]
-            and is_at_wall(word.x0, word)
-        ):
+        closing = _CLOSING_PARTNER.get(text[:1])
+        if closing is not None and closing not in text[1:] and is_at_wall(word.x0, word):
             text = text[1:]
         return text
 

@@ -228,13 +228,14 @@ _GRAIN_LEAST = 10  # Median difference between adjacent pixels of a noisy scanne
 
 
 def has_two_tones(gray: Gray) -> bool:
-    """Return whether the page is black and white, like a fax: softening merges its lines."""
+    """Return whether the page is black and white, like a fax. Softening would merge the lines of such a page."""
     counts = image_of(gray).histogram()
     return counts[0] + counts[_WHITE] >= _TWO_TONED_SHARE * sum(counts)
 
 
 def is_unevenly_lit(gray: Gray) -> bool:
     small = _reduce_to_width(gray, _INK_WIDTH)
+    # Where the parts begin and end.
     columns, rows = (
         list(pairwise(length * at // _SHADE_PARTS for at in range(_SHADE_PARTS + 1))) for length in small.size
     )
@@ -265,7 +266,7 @@ def _shades_at(image: Image.Image, *shares: tuple[int, int]) -> list[int]:
 # --- size of letters -------------------------------------------------------------------------------------
 _INK_DEPTH_FULL_SIZE = 70  # Shades between ink and paper: enough to ignore grain.
 _LETTER_INCHES = 16 / 300  # A letter or two, which count as one mark.
-_LETTERS_BESIDE = 10
+_LETTERS_BESIDE = 10  # Marks beside each other that show a row of letters.
 _MARK_INK_LEAST, _MARKS_SHARE = 16, 0.6  # Specks have less ink; a row of letters has more marks.
 _LETTERS = re.compile(rb"\xff+(?:\x00{1,8}\xff+)*")
 """A row of letters, scanned downwards: ink with small gaps, as within an e."""
@@ -298,7 +299,7 @@ def _ink_of(gray: Gray) -> Image.Image:
 
 # --- skew ------------------------------------------------------------------------------------------------
 _SKEW_WIDTH = 600  # Pixels of a reduced copy.
-_STRIPS = 24  # Shifted against each other to try an angle.
+_STRIPS = 24  # Vertical strips of the page, shifted against each other to try an angle.
 # Degrees.
 _SKEW_MAX = 10.0
 _SKEW_LEAST = 0.4  # The engine copes with less, and resampling costs quality.
@@ -353,9 +354,9 @@ def _sharpness(
 
 
 # --- ruling lines ----------------------------------------------------------------------------------------
-_RULE_STEP_INCHES = 0.06
+_RULE_STEP_INCHES = 0.06  # Lines are measured in steps of this length.
 _RULE_STEPS_LEAST = 4
-_INK_OF_RULE_LEAST = 216  # Mean of a step, of 255.
+_INK_OF_RULE_LEAST = 216  # Mean of the ink, 0 to 255, in a step.
 _RULES_MOST = 10_000  # More are those of a picture or of shadows.
 
 
@@ -383,7 +384,7 @@ def _horizontal_lines(ink: Image.Image, step: int) -> list[Box]:
         return []
 
     def is_area(row: int, begin: int, end: int) -> bool:
-        # All of the next rows have ink below the middle of the line.
+        # The edge of an area of ink, not a line: all of the next rows have ink below its middle.
         middle = (begin + end) // 2
         return all(
             any(left <= middle < right for left, right in runs_of_row.get(below, ()))
@@ -398,7 +399,7 @@ def _horizontal_lines(ink: Image.Image, step: int) -> list[Box]:
     ]
 
 
-# --- what the sections share -----------------------------------------------------------------------------
+# --- shared by the sections above ------------------------------------------------------------------------
 
 
 def _ink_from(shade: float) -> list[int]:

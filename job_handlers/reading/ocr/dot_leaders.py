@@ -74,9 +74,9 @@ def insert_leaders(lines: list[list[Word]], gray: Gray, read_line: ReadLine) -> 
     usual_height = median([y1 - y0 for _, y0, _, y1 in box_of_line.values()])
     gap_most = _GAP_TO_TEXT_MOST * usual_height
     page_end = max(x1 for _, _, x1, _ in box_of_line.values())
-    separated = list(lines)
+    completed = list(lines)
     for at, (x0, y0, x1, y1) in box_of_line.items():
-        if not separated[at]:
+        if not completed[at]:
             # The leader of an earlier line leads to this one, so this line is now part of that one.
             continue
         following = _next_line_in_row(box_of_line, (x0, y0, x1, y1))
@@ -86,14 +86,16 @@ def insert_leaders(lines: list[list[Word]], gray: Gray, read_line: ReadLine) -> 
         leaders = _find_leaders(gray, (x0, top, search_end, y1), usual_height)
         if not leaders or leaders[0].x0 > x1 + gap_most:
             continue
-        right, led_to = max(x1, leaders[-1].x1), list[Word]()
+        line_end = max(x1, leaders[-1].x1)
+        words_led_to: list[Word] = []
         if search_end - leaders[-1].x1 < gap_most:
             if following is None:
-                right = search_end
+                # The engine may have lost what the leader leads to: read to the end of the page.
+                line_end = search_end
             else:
-                led_to, separated[following] = separated[following], []
-        separated[at] = [*_insert_in_line(leaders, lines[at], (x0, top, right, y1), read_line), *led_to]
-    return separated if all(separated) else _without_repeated_empty_lines(separated)
+                words_led_to, completed[following] = completed[following], []
+        completed[at] = [*_insert_in_line(leaders, lines[at], (x0, top, line_end, y1), read_line), *words_led_to]
+    return completed if all(completed) else _without_repeated_empty_lines(completed)
 
 
 def misses_text_beside_leaders(lines: Sequence[Sequence[Word]], gray: Gray) -> bool:
@@ -198,6 +200,7 @@ def _words_beside(line: Sequence[Word], box: Box, read_line: ReadLine) -> list[W
     inside = [word for word in touching if word.x0 > x0 - dot_size and word.x1 < x1 + dot_size]
     if touching and len(inside) == len(touching) and min(word.confidence for word in inside) >= _READ_WELL:
         return inside
+    # Where the engine has read nothing, only certain words are text.
     reread = [
         word
         for word in read_line((x0, top - _MARGIN * height, x1, bottom + _MARGIN * height))

@@ -75,11 +75,11 @@ class SecondReader:
     def improve(self, lines: Sequence[list[Word]], gray: Gray, *, is_weak: bool) -> tuple[list[list[Word]], list[int]]:
         """Return the lines, and the indexes of the changed ones. `is_weak`: the first engine read badly, or little."""
         page_confidence = layout.confidence_of(lines) or 0.0
-        reread_below = _ABOVE_ANY_CONFIDENCE if self._is_thorough else _reread_below(page_confidence)
+        reread_limit = _ABOVE_ANY_CONFIDENCE if self._is_thorough else _reread_limit(page_confidence)
         words_of_page = [*chain.from_iterable(lines)]
         improved: list[_ImprovedLine] = []
         for line in lines:
-            words = _reread_unsure_words(line, words_of_page, gray, reread_below)
+            words = _reread_unsure_words(line, words_of_page, gray, reread_limit)
             improved.append(_ImprovedLine(words, is_changed=layout.text_of([line]) != layout.text_of([words])))
         if self._is_thorough or is_weak or _has_unread_ink(gray, improved):
             for box in _unread_boxes(improved, neural.find_lines(gray)):
@@ -92,10 +92,12 @@ class SecondReader:
 # --- which words are reread -------------------------------------------------------------------------------
 
 
-def _reread_unsure_words(line: list[Word], words_of_page: Sequence[Word], gray: Gray, below: float) -> list[Word]:
+def _reread_unsure_words(
+    line: list[Word], words_of_page: Sequence[Word], gray: Gray, reread_limit: float
+) -> list[Word]:
     merged: list[Word] = []
     merged_to = 0
-    for span in _split_to_readable_width(line, _unsure_spans(line, below)):
+    for span in _split_to_readable_width(line, _unsure_spans(line, reread_limit)):
         box = _box_of_span(line, span)
         second_reading = neural.read_line(gray, box, _free_space(box, words_of_page))
         merged += [*line[merged_to : span.start], *merge_readings(line[span.start : span.stop], second_reading)]
@@ -103,23 +105,23 @@ def _reread_unsure_words(line: list[Word], words_of_page: Sequence[Word], gray: 
     return [*merged, *line[merged_to:]]
 
 
-def _reread_below(page_confidence: float) -> float:
-    return next(below for confidence_least, below in _REREAD_BELOW if page_confidence >= confidence_least)
+def _reread_limit(page_confidence: float) -> float:
+    return next(limit for confidence_least, limit in _REREAD_BELOW if page_confidence >= confidence_least)
 
 
-def _unsure_spans(line: Sequence[Word], below: float) -> list[range]:
+def _unsure_spans(line: Sequence[Word], reread_limit: float) -> list[range]:
     # A span is a range of indexes of words. None crosses a dot leader.
     spans: list[range] = []
     begin = 0
     for end in [*(at for at, word in enumerate(line) if is_leader(word)), len(line)]:
-        spans += _unsure_spans_between(line, begin, end, below)
+        spans += _unsure_spans_between(line, begin, end, reread_limit)
         begin = end + 1
     return spans
 
 
-def _unsure_spans_between(line: Sequence[Word], begin: int, end: int, below: float) -> list[range]:
+def _unsure_spans_between(line: Sequence[Word], begin: int, end: int, reread_limit: float) -> list[range]:
     """Return spans of unsure words and their neighbours; touching ones are joined."""
-    unsure = [at for at in range(begin, end) if line[at].confidence < below]
+    unsure = [at for at in range(begin, end) if line[at].confidence < reread_limit]
     if len(unsure) > _UNSURE_SHARE_TO_REREAD_LINE * (end - begin):
         return [range(begin, end)]
     spans: list[range] = []
@@ -186,12 +188,12 @@ def _better_words(place: _Place, *, is_second_reliable: bool) -> Sequence[Word]:
         return [word for word in second_words if word.confidence >= _SEEN_BY_SECOND_ONLY]
     first, second = _reading_of(first_words), _reading_of(second_words)
     if first.text == second.text:
-        # The first engine is better at spaces and quotation marks, unless it has guessed.
-        is_guessed = first.confidence < _GUESSED_SPACES and second.confidence >= _SECOND_CERTAIN
+        # The first engine is usually better at spaces and quotation marks.
+        is_second_better = first.confidence < _GUESSED_SPACES and second.confidence >= _SECOND_CERTAIN
         has_other_spaces = len(second_words) != len(first_words)
         # Numbers of two columns are not one number.
         joins_numbers = len(second_words) < len(first_words) and _DIGIT.search(first.text) is not None
-        if is_guessed and has_other_spaces and not joins_numbers:
+        if is_second_better and has_other_spaces and not joins_numbers:
             return second_words
         return [replace(word, confidence=max(word.confidence, second.confidence)) for word in first_words]
     if _DIGIT.search(first.text) or _DIGIT.search(second.text):
