@@ -1,4 +1,4 @@
-"""Run a program that the owner allowed in the settings: each table [commands.X] is a job type X of its own.
+"""Run a program that the administrator allows in the settings: each table [commands.X] is a job type X of its own.
 
 The lines that the program prints become log lines, a line `progress: 40 message` becomes progress, and the files in its
 directory become the job's files. It runs in a sandbox only if its table says so.
@@ -41,11 +41,11 @@ CommandPayload = dict[str, Any]
 _PROGRESS_LINE = re.compile(r"progress:\s*(\d+(?:\.\d+)?)\s*%?\s*(.*)", re.IGNORECASE)
 _LINE_BYTES_MAX = 8192
 _READ_BYTES = 1 << 16
-_POLL_SECONDS = 0.1
-_LAST_LINES = 10  # Lines of output in the message of a failure.
+_POLL_SECONDS = 0.1  # A program that prints nothing is checked for its end so often.
+_LAST_LINES_MAX = 10  # Lines of output in the message of a failure.
 _FILES_MAX = 10_000
 _NAMES_SHOWN_MAX = 5
-_NOT_IN_A_VARIABLE = re.compile(r"\W", re.ASCII)
+_NOT_IN_VARIABLE_NAME = re.compile(r"\W", re.ASCII)
 
 
 def make_handler(job_type: str, table: Mapping[str, object]) -> Handler[CommandPayload]:
@@ -114,7 +114,7 @@ def _limits(program: Program) -> Limits:
 
 
 def _description(program: Program) -> dict[str, str]:
-    # Without fixed arguments, which may contain secrets.
+    # Only the placeholders, because fixed arguments may contain secrets.
     templates = [template for argument_group in program.argv for template in argument_group]
     placeholders = [str(placeholder) for template in templates for placeholder in template.placeholders]
     exit_codes = {"done": program.done, "retry": program.retry, "permanent": program.permanent}
@@ -169,7 +169,7 @@ def _variables(context: Context[CommandPayload]) -> dict[str, str]:
         "NAME": document.name,
         "GENERATION": document.generation,
         "BATCH_ID": document.batch_id,
-        **{f"FILE_{_NOT_IN_A_VARIABLE.sub('_', role).upper()}": path for role, path in context.inputs.items()},
+        **{f"FILE_{_NOT_IN_VARIABLE_NAME.sub('_', role).upper()}": path for role, path in context.inputs.items()},
     }
     return variables | {
         f"PAGEMILL_{key}": str(value).replace("\0", "") for key, value in document_values.items() if value is not None
@@ -185,7 +185,7 @@ def _prepare_process(parent_pid: int, memory_bytes: int | None) -> None:
 
 def _log_output(context: Context[CommandPayload], process: subprocess.Popen[bytes]) -> deque[str]:
     """Log the output, and return its last lines. Stop when the program ends: its children may keep the pipes open."""
-    last_lines: deque[str] = deque(maxlen=_LAST_LINES)
+    last_lines: deque[str] = deque(maxlen=_LAST_LINES_MAX)
     unfinished_lines = {stream: b"" for stream in (process.stdout, process.stderr) if stream is not None}
     with selectors.DefaultSelector() as selector:
         for stream in unfinished_lines:
@@ -251,7 +251,7 @@ def _files_to_publish(context: Context[CommandPayload], program: Program, *, is_
             "let it write an archive, or set cwd",
         )
     published = set(files)
-    dropped_names = [_name(path, context.staging) for path in paths if path not in published]
+    dropped_names = [_printable_name(path, context.staging) for path in paths if path not in published]
     if dropped_names:
         reason = "`files` does not name them" if is_done else "the program failed"
         shown_names = dropped_names[:_NAMES_SHOWN_MAX]
@@ -272,7 +272,7 @@ def _is_published(path: Path, directory: Path, patterns: tuple[str, ...] | None)
 
 def _printable_file(path: Path, directory: Path) -> File:
     """Rename a file whose name is not UTF-8."""
-    name = _name(path, directory)
+    name = _printable_name(path, directory)
     new_path = directory / name
     if new_path != path:
         new_path.parent.mkdir(parents=True, exist_ok=True)
@@ -280,5 +280,5 @@ def _printable_file(path: Path, directory: Path) -> File:
     return File(new_path, name=name)
 
 
-def _name(path: Path, directory: Path) -> str:
+def _printable_name(path: Path, directory: Path) -> str:
     return os.fsencode(path.relative_to(directory)).decode("utf-8", "backslashreplace")

@@ -43,15 +43,15 @@ class EmbedPayload(Struct, frozen=True):
 
 
 def run(context: Context[EmbedPayload]) -> Done:
-    server, model, tokens, overlap = (os.environ.get(name, "") for name in ENVIRONMENT)
-    if server in ("", "off"):
+    bundled_or_url, model, tokens, overlap = (os.environ.get(name, "") for name in ENVIRONMENT)
+    if bundled_or_url in ("", "off"):
         return Done({"passages": 0})
-    if server == BUNDLED and (reason := why_missing()):
+    if bundled_or_url == BUNDLED and (reason := why_missing()):
         raise MissingDependency(reason, "pip install 'pagemill[semantic]'")
     key_file = credential_file(KEY)
     key = key_file.read_text("utf-8").strip() if key_file.is_file() else ""
     limits = PassageLimits(int(tokens), int(overlap))
-    embedder = Embedder(server, model, key, limits.edition)
+    embedder = Embedder(bundled_or_url, model, key, limits.edition)
     return Done({"passages": embed_passages(context, embedder, limits), "model": embedder.name})
 
 
@@ -60,25 +60,25 @@ def embed_passages(context: Context[EmbedPayload], embedder: Embedder, limits: P
     embedded_count = 0
     while documents := context.ask(DocumentsToEmbed(embedder.name)).documents:
         for document_id, generation in documents:
-            passages = _passages(context, document_id, generation, limits)
-            for embeddings in _embed(context, embedder, (document_id, generation), passages):
+            passages = _passages_of_document(context, document_id, generation, limits)
+            for embeddings in _embed_document(context, embedder, (document_id, generation), passages):
                 context.checkpoint(None, embeddings=embeddings)
                 embedded_count += len(embeddings.passages)
                 context.progress(message=counted(embedded_count, "passage"), done=embedded_count, unit="passages")
     return embedded_count
 
 
-def _passages(
+def _passages_of_document(
     context: Context[EmbedPayload], document_id: int, generation: int, limits: PassageLimits
 ) -> Iterator[Passage]:
-    pages = _pages(context, document_id, generation)
+    pages = _pages_of_document(context, document_id, generation)
     while section := list(islice(pages, STRUCTURED_PAGES_MAX)):
         for passage in passages_of(document_id, generation, structure_of(section), limits):
             if passage.text.split():
                 yield passage
 
 
-def _pages(context: Context[EmbedPayload], document_id: int, generation: int) -> Iterator[PageResult]:
+def _pages_of_document(context: Context[EmbedPayload], document_id: int, generation: int) -> Iterator[PageResult]:
     last_number, page_count = 0, _PAGES_PER_QUESTION
     while True:
         try:
@@ -86,7 +86,7 @@ def _pages(context: Context[EmbedPayload], document_id: int, generation: int) ->
         except Permanent as error:
             if error.code != "TOO_LARGE" or page_count == 1:
                 raise
-            page_count = 1
+            page_count = 1  # from here on: the other pages may be as large
             continue
         if not pages:
             return
@@ -94,13 +94,13 @@ def _pages(context: Context[EmbedPayload], document_id: int, generation: int) ->
         last_number = pages[-1].number
 
 
-def _embed(
+def _embed_document(
     context: Context[EmbedPayload],
     embedder: Embedder,
     document_and_generation: tuple[int, int],
     passages: Iterator[Passage],
 ) -> Iterator[Embeddings]:
-    """Yield the passages of a document with the vectors that are not stored yet, the total with the last of them."""
+    """Yield parts of the passages, with the vectors that are not stored yet. The last part has the total."""
     total, is_last = 0, False
     while not is_last:
         some_passages = list(islice(passages, _PASSAGES_PER_CALL))

@@ -15,16 +15,17 @@ from pathlib import Path
 from msgspec import Struct
 
 from job_handlers.encodings import HEAD_BYTES as HEAD_BYTES
-from job_handlers.encodings import WIDE, decode
+from job_handlers.encodings import WIDE_ENCODINGS, decode
 from worker_service.handlers import Permanent
 
 _PDF_BEGINS_WITHIN = 1024
+_ZIP_HEADER_BYTES = 30  # before the name of the first file
 _PDF_HEADER = re.compile(rb"%PDF-\d\.\d\s*[\r\n]")
 _PDF_OBJECT = re.compile(rb"(?:\A|[\r\n])\d+ \d+ obj\b")
 _UNPACKED_BYTES_MAX = 2 << 30
 _DELIMITERS = (",", ";", "\t", "|")
-_DELIMITER_LINES = 20  # At the beginning of a text, in which a delimiter is searched.
-_REGULAR_FRACTION_MIN = 0.8  # Share of these lines that have as many delimiters as most.
+_DELIMITER_LINES = 20  # Lines at the beginning of a text in which a delimiter is searched.
+_REGULAR_FRACTION_MIN = 0.8  # Least share of these lines that have the usual number of delimiters.
 
 
 class FileKind(StrEnum):
@@ -147,12 +148,12 @@ _WORKBOOK_STREAM = re.compile(
 _DIRECTORY_ENTRY_BYTES = 128
 _OUTLOOK_STREAM = "__properties_version1.0".encode("utf-16-le")
 _ENCRYPTED_STREAM = re.compile("EncryptedPackage".encode("utf-16-le"))
-_PACKED = (XLSX, ODS, DOCX, PPTX, ODT, ODP, EPUB, ZIP)
+_ZIP_FORMATS = (XLSX, ODS, DOCX, PPTX, ODT, ODP, EPUB, ZIP)
 _MIMETYPE = "mimetype"
 """OpenDocument files and books begin with a file of this name, which contains their MIME type."""
 _MIMETYPE_BYTES_MAX = 100
-_BY_MIMETYPE_FILE = {packed.mimes[0].encode(): packed for packed in (ODS, ODT, ODP, EPUB)}
-_BY_PART = (
+_FORMAT_BY_MIMETYPE_FILE = {packed.mimes[0].encode(): packed for packed in (ODS, ODT, ODP, EPUB)}
+_KIND_BY_PART = (
     (re.compile(r"xl/workbook\.(?:xml|bin)"), FileKind.SHEET),
     # Word for the web adds a number to the name.
     (re.compile(r"word/document\d*\.xml"), FileKind.DOCX),
@@ -161,9 +162,10 @@ _BY_PART = (
 )
 _MAIL_HEADER = re.compile(r"(?:From [^\n]*\n)?[!-9;-~]+:[ \t]*\S")
 _MARKUP = re.compile(r"<[a-zA-Z!?/]")
+# Some servers write )]}' before JSON, so that no browser runs it as a script.
 _JSON = re.compile(r"""(?:\)\]\}',?\s*)?(?:\{\s*(?:["}]|\Z)|\[\s*(?:[\[{"\]]|\Z))""")
 # Content-Types that a text or CSV file never has.
-_OTHER_TEXT = re.compile(r"html|xml|json|script|css|^(?!text/|application/|binary/)")
+_NEVER_TEXT = re.compile(r"html|xml|json|script|css|^(?!text/|application/|binary/)")
 
 
 def verify_format(head: bytes, mime: str, name: str) -> Format:
@@ -171,26 +173,26 @@ def verify_format(head: bytes, mime: str, name: str) -> Format:
     mime = mime.partition(";")[0].strip().lower()
     claimed = [candidate for candidate in FORMATS if mime in candidate.mimes and not candidate.is_by_name]
     if not claimed or claimed in ([XLS], [ZIP]):
-        # octet-stream says nothing, so use the name. Windows uses Excel's type for every table, and many formats are
-        # zip archives.
+        # octet-stream says nothing, so use the name, too. Windows uses Excel's type for every table, and many formats
+        # are zip archives.
         claimed += _formats_named(name)
     found = _find_format(head, claimed)
-    if found in (CSV, TEXT, MARKDOWN, MAIL) and mime not in ("", *found.mimes, *XLS.mimes) and _OTHER_TEXT.search(mime):
-        raise _claim_refused(mime, "a text")
+    if found in (CSV, TEXT, MARKDOWN, MAIL) and mime not in ("", *found.mimes, *XLS.mimes) and _NEVER_TEXT.search(mime):
+        raise _wrong_claim(mime, "a text")
     if head.startswith(_OLD_OFFICE) and _ENCRYPTED_STREAM.search(head):
-        raise _locked()
+        raise _locked_error()
     if found is None and not claimed:
         text_without_suffix = "a text without .txt at the end of its name" if is_text(head) else ""
-        description = _refused_by_signature(head) or text_without_suffix or _describe(head)
+        description = _describe_by_signature(head) or text_without_suffix or _describe(head)
         raise Permanent("KIND_REFUSED", f"it is {description}, which cannot be read", f"add one of {READABLE}")
-    both_images = found is not None and claimed and found.kind is claimed[0].kind is FileKind.IMAGE
-    is_packed = found in _PACKED and ZIP in claimed
-    if found is not None and (not claimed or found in claimed or both_images or is_packed):
+    are_both_images = found is not None and claimed and found.kind is claimed[0].kind is FileKind.IMAGE
+    is_kind_of_zip = found in _ZIP_FORMATS and ZIP in claimed
+    if found is not None and (not claimed or found in claimed or are_both_images or is_kind_of_zip):
         return found
-    raise _claim_refused(claimed[0].name, _describe(head) if found is None else found.name)
+    raise _wrong_claim(claimed[0].name, _describe(head) if found is None else found.name)
 
 
-def _claim_refused(claimed: str, found: str) -> Permanent:
+def _wrong_claim(claimed: str, found: str) -> Permanent:
     remedy = (
         "open it: if it is a page that asks to sign in or reports an error, download the file again; if it is meant "
         f"to be {found}, give it a name that says so"
@@ -198,7 +200,7 @@ def _claim_refused(claimed: str, found: str) -> Permanent:
     return Permanent("NOT_WHAT_IT_SAYS", f"it says that it is {claimed}, but it is {found}", remedy)
 
 
-def _locked() -> Permanent:
+def _locked_error() -> Permanent:
     return Permanent("FILE_ENCRYPTED", "the document is locked with a password", "save it without one")
 
 
@@ -211,22 +213,22 @@ def _formats_named(name: str) -> list[Format]:
 
 
 def kind_of(path: Path) -> FileKind:
-    # A text whose name says nothing is a CSV file if its lines have columns.
     with path.open("rb") as file:
         head = file.read(HEAD_BYTES)
     if not head:
         raise Permanent("FILE_EMPTY", "the file holds nothing", "download it again")
-    named = _formats_named(path.name)
-    if (signed := _by_signature(head, named)) is not None:
+    named_formats = _formats_named(path.name)
+    if (signed := _format_by_signature(head, named_formats)) is not None:
         return signed.kind
     if head.startswith(_ZIP):
-        return _kind_of_zip(path, named[0] if named and named[0] in _PACKED else XLSX)
+        return _kind_of_zip(path, next((named for named in named_formats if named in _ZIP_FORMATS), XLSX))
     if head.startswith(_OLD_OFFICE) and _has_stream(path, _WORKBOOK_STREAM):
         return FileKind.SHEET
     if head.startswith(_OLD_OFFICE) and _has_stream(path, _ENCRYPTED_STREAM):
-        raise _locked()
-    if (text_format := _text_format(head, named)) is not None:
+        raise _locked_error()
+    if (text_format := _text_format(head, named_formats)) is not None:
         return text_format.kind
+    # A text whose name says nothing is a CSV file if its lines have columns.
     if is_text(head) and (CSV.is_named_by(path.name) or delimiter_of(decode(head)[0]) is not None):
         return FileKind.CSV
     raise Permanent(
@@ -238,7 +240,7 @@ def kind_of(path: Path) -> FileKind:
 
 def markup_in(head: bytes) -> str:
     """Return `XML`, `a web page`, `JSON` or '', for messages."""
-    text = _from_first_visible(decode(head)[0])
+    text = _from_first_visible_character(decode(head)[0])
     if _MARKUP.match(text):
         return "XML" if text.startswith("<?xml") and "<html" not in text.lower() else "a web page"
     return "JSON" if _JSON.match(text) else ""
@@ -246,12 +248,12 @@ def markup_in(head: bytes) -> str:
 
 def is_text(head: bytes) -> bool:
     text, encoding = decode(head)
-    if b"\0" in head and encoding not in WIDE:
+    if b"\0" in head and encoding not in WIDE_ENCODINGS:
         return False
     beginning = text[:4096]
     control_characters = sum(character < " " and character not in "\t\n\v\f\r\x1b" for character in beginning)
-    has_few = control_characters <= len(beginning) // 100
-    return has_few and bool(_from_first_visible(text)) and not markup_in(head)
+    has_few_controls = control_characters <= len(beginning) // 100
+    return has_few_controls and bool(_from_first_visible_character(text)) and not markup_in(head)
 
 
 def delimiter_of(text: str) -> str | None:
@@ -261,21 +263,21 @@ def delimiter_of(text: str) -> str | None:
         counts = [line.count(delimiter) for line in lines]
         usual_count = max(set(counts), key=counts.count, default=0)
         regular_lines = counts.count(usual_count) if usual_count else 0
-        # Quoted cells may contain delimiters and line breaks.
-        has_quotes = '"' in text and sum(counts) >= len(lines) > 1
+        # Quoted cells may contain delimiters and line breaks, so that fewer lines are regular.
+        has_quoted_cells = '"' in text and sum(counts) >= len(lines) > 1
         score = regular_lines * usual_count
-        if (regular_lines >= _REGULAR_FRACTION_MIN * len(lines) or has_quotes) and score > best_score:
+        if (regular_lines >= _REGULAR_FRACTION_MIN * len(lines) or has_quoted_cells) and score > best_score:
             best, best_score = delimiter, score
     return best
 
 
 def _find_format(head: bytes, claimed: list[Format]) -> Format | None:
-    """Trust the claim where the beginning does not tell formats apart, as with zip archives and old Office files."""
-    if (signed := _by_signature(head, claimed)) is not None:
+    """Trust the claim where formats begin alike, as zip archives and old Office files do."""
+    if (signed := _format_by_signature(head, claimed)) is not None:
         return signed
     if head.startswith(_ZIP):
-        packed = _by_mimetype_file(head[30:].removeprefix(_MIMETYPE.encode()))
-        return packed or next((candidate for candidate in _PACKED if candidate in claimed), ZIP)
+        packed = _format_by_mimetype_file(head[_ZIP_HEADER_BYTES:].removeprefix(_MIMETYPE.encode()))
+        return packed or next((candidate for candidate in _ZIP_FORMATS if candidate in claimed), ZIP)
     if head.startswith(_OLD_OFFICE):
         return XLS if XLS in claimed else None
     return _text_format(head, claimed)
@@ -293,7 +295,7 @@ def _text_format(head: bytes, claimed: Sequence[Format]) -> Format | None:
     return None
 
 
-def _by_signature(head: bytes, claimed: Sequence[Format]) -> Format | None:
+def _format_by_signature(head: bytes, claimed: Sequence[Format]) -> Format | None:
     for signature, signed in _SIGNATURES:
         if head.startswith(signature):
             return signed
@@ -312,20 +314,20 @@ def has_pdf_header(head: bytes) -> bool:
 
 
 def _describe(head: bytes) -> str:
-    if description := _refused_by_signature(head) or markup_in(head):
+    if description := _describe_by_signature(head) or markup_in(head):
         return description
     if is_text(head):
         return "a text"
     return "a file of an unknown kind" if head.strip() else "white space and nothing else"
 
 
-def _refused_by_signature(head: bytes) -> str:
+def _describe_by_signature(head: bytes) -> str:
     if head.startswith(_OLD_OFFICE) and _OUTLOOK_STREAM in head:
         return "a mail as Outlook keeps it (save it as .eml)"
     return next((description for signature, description in _REFUSED_SIGNATURES if head.startswith(signature)), "")
 
 
-def _from_first_visible(text: str) -> str:
+def _from_first_visible_character(text: str) -> str:
     for index, character in enumerate(text):
         if character.isprintable() and not character.isspace():
             return text[index:]
@@ -347,16 +349,16 @@ def _kind_of_zip(path: Path, claimed: Format) -> FileKind:
             f"the file begins like {claimed.name} and cannot be unpacked ({error})",
             "download it again",
         ) from error
-    declared = _by_mimetype_file(mimetype)
-    kinds_of_parts = (kind for part, kind in _BY_PART if any(map(part.fullmatch, names)))
+    declared = _format_by_mimetype_file(mimetype)
+    kinds_of_parts = (kind for part, kind in _KIND_BY_PART if any(map(part.fullmatch, names)))
     kind = declared.kind if declared else next(kinds_of_parts, FileKind.ZIP)
     if kind is FileKind.SHEET and unpacked_bytes > _UNPACKED_BYTES_MAX:
         raise Permanent("SHEET_TOO_LARGE", f"the spreadsheet holds {unpacked_bytes >> 20} MiB unpacked", "split it")
     return kind
 
 
-def _by_mimetype_file(content: bytes) -> Format | None:
-    return next((packed for mime, packed in _BY_MIMETYPE_FILE.items() if content.startswith(mime)), None)
+def _format_by_mimetype_file(content: bytes) -> Format | None:
+    return next((packed for mime, packed in _FORMAT_BY_MIMETYPE_FILE.items() if content.startswith(mime)), None)
 
 
 def _has_stream(path: Path, name: re.Pattern[bytes]) -> bool:

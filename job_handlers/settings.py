@@ -38,13 +38,13 @@ def _parse_server(raw: object, _: str, __: Path) -> str:
     return raw
 
 
-def _parse_word(raw: object, _: str, __: Path) -> str:
+def _parse_name(raw: object, _: str, __: Path) -> str:
     if not isinstance(raw, str) or not raw.isprintable():
         raise ValueError
     return raw
 
 
-_WORD = ValueType("a name", _parse_word)
+_NAME = ValueType("a name", _parse_name)
 _NETWORKS = ValueType("a list of networks such as 10.0.0.0/8", _parse_networks, ",".join)
 
 
@@ -78,12 +78,12 @@ class HandlersSettings:
         otherwise="none",
     )
     mail_security = Setting(one_of("starttls", "tls", "none"), "starttls", "how the connection to it is encrypted")
-    mail_user = Setting(_WORD, "", "the user to log in as, with the credential `mail-password`", otherwise="no login")
-    mail_from = Setting(_WORD, "", "the sender of e-mail", otherwise="pagemill@ and the host name")
+    mail_user = Setting(_NAME, "", "the user to log in as, with the credential `mail-password`", otherwise="no login")
+    mail_from = Setting(_NAME, "", "the sender of e-mail", otherwise="pagemill@ and the host name")
 
 
 def value_of(setting: Setting[T]) -> T:
-    """Read a setting in a child process, from the variables that its handler declares."""
+    """Read a setting in a child process, from a variable that the handler declares."""
     try:
         return setting.from_environment()
     except ConfigError as error:

@@ -19,7 +19,7 @@ from worker_service.base.errors import RuleBroken
 from worker_service.jobs import retries
 from worker_service.jobs.attempts import Completion, Failure, Report, Usage
 from worker_service.jobs.batches import Batch, BatchMoved, OwnerPolicy
-from worker_service.jobs.documents import TakeoverTimeouts
+from worker_service.jobs.documents import TakeoverPatience
 from worker_service.jobs.history import Changed
 from worker_service.jobs.job import Job, Lease
 from worker_service.jobs.selector import Selector
@@ -143,7 +143,7 @@ class WatchedStore(Store):
     database: WatchedDatabase
 
     def __init__(self, path: Path, statements: dict[str, str], orphan_after_seconds: int) -> None:
-        super().__init__(WatchedDatabase(path, statements, orphan_after_seconds), TakeoverTimeouts())
+        super().__init__(WatchedDatabase(path, statements, orphan_after_seconds), TakeoverPatience())
         self.leases = _WatchedLeases(self)
         self.job_control = _WatchedJobControl(self)
         self.batches = _WatchedBatches(self)

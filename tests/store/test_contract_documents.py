@@ -47,7 +47,7 @@ from worker_service.jobs.documents import (
     PageResult,
     RepublishedFile,
     SameContent,
-    TakeoverTimeouts,
+    TakeoverPatience,
 )
 from worker_service.jobs.generations import decide
 from worker_service.jobs.job import Enqueued, Job, NewJob, Status
@@ -109,7 +109,7 @@ def test_the_decision_about_a_request(status: str, still: float, same: bool, for
         is_same=same,
         is_held_up=False,
         is_forced=forced,
-        patience=TakeoverTimeouts(),
+        patience=TakeoverPatience(),
     )
 
     assert decided is decision

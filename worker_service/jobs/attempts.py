@@ -1,4 +1,4 @@
-"""Reports of running attempts, their outcomes and their rows."""
+"""Reports of running attempts, how attempts end, and their rows."""
 
 from __future__ import annotations
 
@@ -89,6 +89,7 @@ class AttemptRow(Struct, frozen=True):
     pid_started: int | None
     sandbox: str | None
     heard_at: str | None
+    """Time of the last report from the handler."""
     node: str | None
 
     @property

@@ -12,7 +12,7 @@ from worker_service.jobs.documents import Decision, IndexStatus
 from worker_service.jobs.job import Enqueued, NewJob, Status
 
 BATCH_ENDS_READER = "notify-batches"
-"""Name under which the store keeps how far the notices have been read to report ended batches to their addresses."""
+"""Name of the row of `notice_reader` for reports of ended batches to the batches' addresses."""
 
 
 class BatchState(StrEnum):
@@ -87,6 +87,8 @@ def unique_key_in_batch(key: str, batch_id: int) -> str:
 
 
 class InBatch(NamedTuple):
+    """The result of submitting one job or request."""
+
     job_id: int | None
     """None: the document needs no job."""
     existing: bool = False
@@ -117,9 +119,9 @@ class LiveWork(NamedTuple):
 
 class WorkToSubmit(Struct, frozen=True):
     new: Sequence[int]
-    """Indexes into the submitted jobs, as are the keys of `live`. Work that is done already is in neither."""
+    """Indexes into the submitted jobs. Work that is done already is neither here nor in `live`."""
     live: Mapping[int, LiveWork]
-    """Live jobs of the owner that do the same work."""
+    """By index: the live job of the owner that does the same work."""
 
 
 class BatchMoved(Struct, frozen=True):
@@ -131,7 +133,7 @@ class BatchMoved(Struct, frozen=True):
     asked: Sequence[int] = ()
     """Running jobs that were asked to stop."""
     refused: Mapping[int, str] = field(default_factory=dict)
-    """Jobs that could not be retried → reason."""
+    """Reason by job that could not be retried."""
     replaced: Sequence[int] = ()
     """Batches that wait because of this one."""
 
@@ -151,7 +153,7 @@ class BatchFacts(Struct, frozen=True):
     pages_read: int
     pages_left: int
     uncounted: int
-    """Unread documents whose number of pages is not known yet."""
+    """Number of unread documents whose pages are not counted yet."""
     size: int
     """Bytes of the documents' original files."""
     pages_lately: int

@@ -32,7 +32,7 @@ class DeferredAction(Struct, frozen=True):
     payload: str = ""
     on_end: OnEnd = OnEnd.SUCCESS
     is_standing: bool = False
-    """True: repeat it for each generation."""
+    """True: the job is inserted for each new generation."""
 
 
 class AskedAction(DeferredAction, frozen=True):
@@ -76,8 +76,8 @@ class Decision(StrEnum):
     UNCHANGED = "unchanged"
 
 
-class TakeoverTimeouts(Struct, frozen=True):
-    """Time without progress before a takeover."""
+class TakeoverPatience(Struct, frozen=True):
+    """Time without progress after which a new request takes over the work of an earlier one."""
 
     queued_seconds: float = 600
     indexing_seconds: float = 2700
@@ -123,6 +123,7 @@ class PageResult(Struct, frozen=True):
     """0 to 100. 0: in a script that the chosen languages do not have."""
     layout: str | None = None
     alias_digest: str = ""
+    """A second digest under which the text is found; empty if there is none."""
 
 
 class PublishedFile(Struct, frozen=True):
@@ -179,7 +180,7 @@ class CrawlPage(Struct, frozen=True):
     state: str | None = None
     """None keeps the stored one."""
     keys: str = ""
-    """Prefix of the unique keys of jobs that fetch items. Jobs of vanished items are cancelled."""
+    """Prefix of the unique keys of jobs that fetch items, so that jobs of vanished items can be cancelled."""
 
 
 # ── Questions of handlers, each with its answer ──
@@ -244,12 +245,12 @@ class CrawlMemory(QuestionAnswer, frozen=True):
 
 
 class CrawlItems(Question[CrawlMemory], Struct, frozen=True):
-    """Find items by ids; with `not_seen_in` or `with_note`, up to 1,000 after the id `after`."""
+    """Find items by `ids`, or up to 1,000 items after the id `after`, by `not_seen_in` or `with_note`."""
 
     crawl: str
     ids: Sequence[str] = ()
     not_seen_in: int | None = None
-    """Number of the current walk."""
+    """Number of the current walk; finds the items that it has not seen."""
     with_note: str | None = None
     after: str = ""
 
@@ -269,7 +270,7 @@ class DocumentsToEmbed(Question[EmbeddableDocuments], Struct, frozen=True):
 
 
 class PagesToEmbed(Question[PagesAnswer], Struct, frozen=True):
-    """Pages after a number, with layouts; none if the generation is no longer current."""
+    """Ask for pages after the number `after`, with layouts; none if the generation is no longer current."""
 
     document_id: int
     generation: int

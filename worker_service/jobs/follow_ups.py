@@ -15,7 +15,7 @@ SAMPLE_FACTS: Mapping[str, object] = {
     "document_id": 1, "batch_id": 1, "job_id": 1, "generation": 1,
     "owner": "owner", "name": "name", "state": "success", "error_code": "CODE",
 }  # fmt: skip
-"""Placeholders, each with an example."""
+"""Example by placeholder."""
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 _SHOWN_CHARACTERS = 60
@@ -54,7 +54,7 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def fill_placeholders(payload: str, facts: Mapping[str, object]) -> str:
-    """Replace {name} by facts. A placeholder alone becomes the fact itself, such as a number."""
+    """Replace each {name} by the fact. A text that is only a placeholder becomes the fact itself, such as a number."""
     texts = {name: "" if fact is None else str(fact) for name, fact in facts.items()}
 
     def fill(value: object) -> object:
@@ -68,10 +68,8 @@ def fill_placeholders(payload: str, facts: Mapping[str, object]) -> str:
         if "/" in text and names_file(text) and not names_file(value):
             # The author of the action may not be allowed to name files, and any user may have chosen the fact.
             return value
-        lone_placeholder = _PLACEHOLDER.fullmatch(value)
-        if lone_placeholder is not None and lone_placeholder[1] in facts:
-            return facts[lone_placeholder[1]]
-        return text
+        whole = _PLACEHOLDER.fullmatch(value)
+        return facts[whole[1]] if whole is not None and whole[1] in facts else text
 
     return canonical(fill(json.loads(payload)))
 

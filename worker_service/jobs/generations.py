@@ -1,17 +1,18 @@
-"""Decide whether a request to read a document starts a new generation, and with which settings."""
+"""Decide whether a request to read a document starts a new generation, and with which settings (promise P11)."""
 
 from __future__ import annotations
 
 import json
 
 from worker_service.jobs.digest import canonical
-from worker_service.jobs.documents import Decision, DocumentRequest, IndexStatus, TakeoverTimeouts
+from worker_service.jobs.documents import Decision, DocumentRequest, IndexStatus, TakeoverPatience
 
 
 def settings_for_reading(
     request: DocumentRequest, status: IndexStatus, settings: str, last_good_settings: str | None
 ) -> str:
-    """Return the settings of the last success, updated by the request unless it is a standing one."""
+    """Return the stored settings, updated by the request unless it is a standing one of a known document."""
+    # A failed document keeps the settings with which it was last read.
     has_failed = status is IndexStatus.FAILED and last_good_settings is not None
     stored = json.loads((last_good_settings if has_failed else settings) or "{}")
     may_change = status is IndexStatus.NOT_INDEXED or not request.is_standing
@@ -26,7 +27,7 @@ def decide(
     is_same: bool,
     is_held_up: bool,
     is_forced: bool,
-    patience: TakeoverTimeouts,
+    patience: TakeoverPatience,
 ) -> Decision:
     """`is_same`: content and settings are unchanged. `is_held_up`: all live work is in idle batches."""
     match status:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct, field
 
 LOG_LINES_MOST = 3000
-"""Maximum number of lines kept per job."""
+"""Number of lines kept per job: the newest."""
 
 
 class Event(Struct, frozen=True):
@@ -49,7 +49,7 @@ class Notice(Struct, frozen=True):
 
 
 class Episode(Struct, frozen=True):
-    """A lasting condition. Its beginning is a notice."""
+    """A lasting condition, such as a full disk. Only its beginning is a notice."""
 
     key: str
     message: str
@@ -103,11 +103,12 @@ class Action(Struct, frozen=True):
 
 
 class Changed(Struct, frozen=True):
-    """The result of a change. Jobs in `asked` end when their processes have exited."""
+    """The result of a change of jobs by a user."""
 
     action_id: int | None
     job_ids: Sequence[int]
     asked: Sequence[int] = ()
+    """Running jobs that were asked to stop: they end when their processes have exited."""
     refused: Mapping[int, str] = field(default_factory=dict)
     batch_id: int | None = None
     waiting: Sequence[int] = ()

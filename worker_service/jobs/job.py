@@ -62,12 +62,14 @@ class Enqueued(NamedTuple):
     job_id: int
     """0: the document needs no job."""
     existing: bool = False
-    """`job_id` is a live job with the same unique_key or document."""
+    """True: `job_id` is an earlier live job with the same unique_key or document."""
     document_id: int | None = None
     decision: Decision | None = None
 
 
 class SourceRest(Struct, frozen=True):
+    """No job of the source starts before `until`, because a handler raised `PauseSource`."""
+
     source: str
     until: str
     reason: str
@@ -104,7 +106,7 @@ class Lease(NamedTuple):
 
 
 class Job(NamedTuple):
-    """A row of the queue, with times as UTC text. A struct of 41 fields would be slower."""
+    """A row of the queue, with times as UTC text. A Struct of 41 fields would be slower."""
 
     id: int
     job_type: str
@@ -151,7 +153,7 @@ class Job(NamedTuple):
     @classmethod
     def from_row(cls, row: Sequence[Any]) -> Job:
         values = list(row)
-        values[_STATUS] = _STATUSES[values[_STATUS]]
+        values[_STATUS_INDEX] = _STATUS_BY_TEXT[values[_STATUS_INDEX]]
         return cls._make(values)
 
     @property
@@ -165,8 +167,8 @@ class Job(NamedTuple):
         return Lease(self.id, self.fence, self.worker_id)
 
 
-_STATUS = Job._fields.index("status")
-_STATUSES = {str(status): status for status in Status}
+_STATUS_INDEX = Job._fields.index("status")
+_STATUS_BY_TEXT = {str(status): status for status in Status}
 
 
 class Gate(Struct, frozen=True):
@@ -177,6 +179,7 @@ class Gate(Struct, frozen=True):
     remedy: str = ""
     """Empty: the remedy follows from the code."""
     count: int = 0
+    """Number of jobs that are ahead in the queue."""
 
 
 class Pause(Struct, frozen=True):

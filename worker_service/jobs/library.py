@@ -1,4 +1,4 @@
-"""Stored documents: how they are selected, listed, weighed and removed."""
+"""Stored documents: how they are selected and listed, and what removing them frees."""
 
 from __future__ import annotations
 
@@ -71,9 +71,9 @@ class Document(Struct, frozen=True):
     pages: int | None
     status: IndexStatus
     state: str
-    """The status, after "readable, " if an older generation is published."""
+    """The status; preceded by "readable, " if an older generation is published."""
     percent: int
-    """Share of pages read, of the newest generation, or of the current one if the newest has failed."""
+    """Per cent of the newest generation's pages that are read; 100 if it failed and an older one is readable."""
     index_generation: int
     current_generation: int | None
     settings: str
@@ -99,13 +99,14 @@ class Document(Struct, frozen=True):
         return self.status is IndexStatus.FAILED and self.current_generation is not None
 
     @property
-    def has_pages_to_see(self) -> bool:
+    def has_page_images(self) -> bool:
         return self.kind in (None, "pdf", "image")
 
     @property
     def has_picture(self) -> bool:
-        is_drawn = self.kind in ("pdf", "image") and bool(self.size)
-        return is_drawn and (self.current_generation is not None or self.status is not IndexStatus.FAILED)
+        has_drawable_original = self.kind in ("pdf", "image") and bool(self.size)
+        is_first_reading_failed = self.status is IndexStatus.FAILED and self.current_generation is None
+        return has_drawable_original and not is_first_reading_failed
 
 
 class DocumentChange(Struct, frozen=True):
@@ -125,7 +126,7 @@ class Provenance(Struct, frozen=True):
 
 
 class ReadingSpeed(Struct, frozen=True):
-    """Amounts read in `seconds`, which leave out the time when nothing was read."""
+    """Amounts read in `seconds`, without the times when nothing was read."""
 
     documents: int
     pages: int
@@ -137,13 +138,14 @@ class ReadingSpeed(Struct, frozen=True):
 
 
 class Weight(Struct, frozen=True):
-    """Amounts that removing documents would free; other documents' files are only counted."""
+    """Amounts that removing documents would free."""
 
     documents: int = 0
     pages: int = 0
     files: int = 0
     size: int = 0
     shared_files: int = 0
+    """Files that other documents have, too, and that therefore stay."""
 
     def __add__(self, other: Weight) -> Weight:
         return Weight(

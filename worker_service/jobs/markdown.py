@@ -18,7 +18,7 @@ DIVIDED_WORD = re.compile(r"(?<=[^\W\d_])(?:-|\u00ad)\s*\n\s*(?=[^\W\d_])")
 _PARAGRAPH_END = (".", "!", "?", ":", ";", ")", "”", '"', "»")
 _INDENT_POINTS = 3
 _SAME_SIZE_POINTS = 0.3
-# Characters that no text has mark links and footnotes until the Markdown is complete.
+# Non-characters of Unicode, which no text has, mark links and footnotes until the Markdown is complete.
 _LINK_BEGIN, _LINK_END = "\ufdd0", "\ufdd1"
 _NOTE = "\ufdd2"
 _MARKED_NOTE = re.compile(rf" *{_NOTE}([\w-]+){_NOTE}")
@@ -35,14 +35,14 @@ def document_markdown(pages: Sequence[StructuredPage]) -> Iterator[str]:
 
 
 def page_markdown(page: StructuredPage) -> str:
-    shown = [
+    shown_blocks = [
         block
         for block in page.blocks
         if block.role is Role.PICTURE or (block.role not in RUNNING and page.text_of(block).strip())
     ]
     parts: list[str] = []
     # Items of one list, and lines of one piece of code, follow each other as blocks of the same role.
-    joined = _join_continued_paragraphs(page, shown)
+    joined = _join_continued_paragraphs(page, shown_blocks)
     for role, blocks_and_texts in groupby(joined, lambda block_and_text: block_and_text[0].role):
         blocks, texts = zip(*blocks_and_texts, strict=True)
         if role is Role.ITEM:
@@ -123,7 +123,7 @@ def _render_block(page: StructuredPage, block: Block, text: str) -> str:
         rows = page.tables.get(block.begin)
         if not rows:
             return _escape_paragraph(flowing_text(text))
-        # The text has a line for each row; what follows is no part of the table.
+        # The text has a line for each row. Further lines are no part of the table.
         below = "".join(text.splitlines(keepends=True)[len(rows) :])
         table = table_markdown(rows, page.spans.get(block.begin, ()))
         return "\n\n".join(filter(None, [table, _escape_paragraph(flowing_text(below))]))
@@ -138,7 +138,7 @@ def _render_block(page: StructuredPage, block: Block, text: str) -> str:
 
 
 def picture_markdown(alt: str) -> str:
-    """Return docling's placeholder for a picture without alternative text."""
+    """Return an image, or without alternative text the placeholder that docling writes."""
     return f"![{_ALT_SPECIAL.sub(_WITH_BACKSLASH, alt)}]()" if alt else "<!-- image -->"
 
 
@@ -151,7 +151,7 @@ def _escape_paragraph(text: str) -> str:
     begin = _BLOCK_BEGIN.match(text)
     if begin is None:
         return _escape_inline(text)
-    # "1. " becomes "1\\. ": the backslash precedes the character after the digits.
+    # "1. " becomes "1\\. ": the backslash stands before the character after the digits.
     digits = re.match(r"\d*", text).end()  # type: ignore[union-attr]
     return f"{text[:digits]}\\{_escape_inline(text[digits:])}"
 
@@ -164,7 +164,7 @@ def without_marker(text: str) -> tuple[str, str]:
 
 def _render_list(blocks: Sequence[Block], texts: Sequence[str]) -> str:
     lines: list[str] = []
-    lefts: list[float] = []
+    lefts: list[float] = []  # left edges of the open lists, outermost first
     for block, text in zip(blocks, texts, strict=True):
         marker, item_text = without_marker(flowing_text(text))
         while lefts and block.x0 < lefts[-1] - _INDENT_POINTS:

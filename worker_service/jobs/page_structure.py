@@ -1,4 +1,7 @@
-"""The blocks and tables of stored pages, from which Markdown, passages and other formats are made."""
+"""The blocks and tables of stored pages, from which Markdown, passages and other formats are made.
+
+`structure_of` needs all pages of a document, because running lines and headings show only on several pages.
+"""
 
 from __future__ import annotations
 

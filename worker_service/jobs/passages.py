@@ -15,8 +15,8 @@ from worker_service.jobs.page_structure import StructuredPage
 _TOKEN = re.compile(r"\w{1,6}|[^\w\s]")
 _SENTENCE = re.compile(r"(?<=[.!?;。])\s+")
 
-_RULES = 1
-"""Increase it when the rules change, so that the same pages may give other passages."""
+_RULES_VERSION = 1
+"""Raise it when a change of this module gives other passages for the same pages."""
 
 Box = tuple[int, float, float, float, float]
 """Page, x0, y0, x1, y1 in points from the top left."""
@@ -30,7 +30,7 @@ class Passage(Struct, frozen=True):
     """Markdown of its paragraphs, items and rows."""
     pages: Sequence[int]
     begins: Sequence[int]
-    """Position in the text where each page begins."""
+    """By index in `pages`: the position in the text where the page begins."""
     boxes: Sequence[Box]
     headings: Sequence[str]
     tokens: int
@@ -46,8 +46,8 @@ class PassageLimits(Struct, frozen=True):
 
     @property
     def edition(self) -> str:
-        """Name of these rules: with the same name, equal pages give equal passages."""
-        return f"{_RULES}.{self.tokens}.{self.overlap}"
+        """Equal editions give equal passages for equal pages."""
+        return f"{_RULES_VERSION}.{self.tokens}.{self.overlap}"
 
 
 class _Unit(Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""Check payloads quickly. The handler's decoder in the child decides, so nothing that it accepts is rejected."""
+"""Check payloads before their jobs run. The handler's decoder decides, so nothing that it accepts is rejected."""
 
 from __future__ import annotations
 

@@ -12,8 +12,10 @@ _SILENT_SECONDS = 15.0
 """Time without progress after which a job counts as silent."""
 
 _RATE_SECONDS_MIN = 5.0
+"""In less time, a rate or an estimate says little."""
 _ESTIMATE_PERCENT_MIN = 3
 _UNITS_BEFORE_SILENCE = 3
+"""A job is silent if this many units would have been done at its rate."""
 _SECONDS_LEFT_MAX = 86400.0
 """Longer estimates come from rates close to zero and are not shown."""
 
@@ -36,7 +38,8 @@ def pace_of(job: Job, now: datetime) -> Pace:
     if rate is None and job.progress_done and active_seconds >= _RATE_SECONDS_MIN:
         rate = job.progress_done / active_seconds
     # A unit may take longer than _SILENT_SECONDS, such as a page that takes a minute.
-    if silent_seconds >= max(_SILENT_SECONDS, _UNITS_BEFORE_SILENCE / rate if rate else 0.0):
+    seconds_for_units = _UNITS_BEFORE_SILENCE / rate if rate else 0.0
+    if silent_seconds >= max(_SILENT_SECONDS, seconds_for_units):
         return Pace(silent_seconds=silent_seconds)
     seconds_left = None
     if job.progress_total and job.progress_done is not None:

@@ -62,7 +62,7 @@ class Selector(Struct, frozen=True):
     """Jobs that match all fields that are given."""
 
     ids: Sequence[int] = ()
-    """Jobs in any of `ids`, `batch_ids` and `document_ids` are selected."""
+    """A job matches if it is in `ids`, `batch_ids` or `document_ids`."""
     statuses: Sequence[Status] = ()
     job_types: Sequence[str] = ()
     platforms: Sequence[str] = ()
@@ -85,7 +85,7 @@ class Selector(Struct, frozen=True):
 
     @property
     def names_groups(self) -> bool:
-        """Return whether batches or documents are named besides ids."""
+        """Return whether batches or documents are named, whether or not ids are."""
         return bool(self.batch_ids or self.document_ids)
 
 
@@ -105,10 +105,11 @@ def parse_choice(choices: type[S], word: str, noun: str = "status") -> S:
 def parse_match(text: str) -> tuple[str, object]:
     """Parse ``payload.file_id=abc``, whose value is JSON if possible, otherwise text."""
     path, equals, value = text.partition("=")
-    if not equals or not path.removeprefix("payload.") or not path.startswith("payload."):
+    path_in_payload = path.removeprefix("payload.")
+    if not equals or path_in_payload in ("", path):
         raise BadInput(f"{text!r} does not say what to match", "write it like payload.file_id=abc")
     try:
         wanted: object = json.loads(value)
     except ValueError:
         wanted = value
-    return path.removeprefix("payload."), wanted
+    return path_in_payload, wanted

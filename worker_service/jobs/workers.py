@@ -63,7 +63,7 @@ class WorkerState(Struct, frozen=True):
 
 
 NODE = "node"
-"""Attempts that may run on cluster nodes."""
+"""Class of handlers whose attempts may run on cluster nodes, in their slots."""
 
 
 class NodeState(Struct, frozen=True):
@@ -96,7 +96,7 @@ class LeaseRow(Struct, frozen=True):
     is_cancelled: bool
     without_grace: bool = False
     is_stopped: bool = False
-    """True: the batch is idle, so the job must be released."""
+    """True: the batch is stopped or waits, so the job must be released."""
 
 
 class Beat(Struct, frozen=True):

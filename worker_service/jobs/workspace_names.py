@@ -24,7 +24,7 @@ _RESERVED_NAMES = {
 _LIKE_SEPARATORS = dict.fromkeys(map(ord, '/\\:*?"<>|\u2044\u2215\u29f8\uff0f\ufe68\uff3c'), "_")
 
 _NO_OWNER = "unowned"
-_FOLDERS_MOST = 30
+_FOLDERS_MAX = 30
 _FOLDER_BYTES_MAX = 1500
 """Bytes of all folders together, below Linux's limit of a path."""
 _ENDING_BY_ROLE = {"text": ".txt", "pdf": ".ocr.pdf"}
@@ -81,13 +81,13 @@ def folder_at_source(source_key: str, crawled: Sequence[str]) -> str:
 
 
 def folded(path: str) -> str:
-    """Return the same text for paths that some file systems treat as equal."""
+    """Return equal texts for paths that some file systems treat as equal."""
     return unicodedata.normalize("NFC", path.casefold())
 
 
 def _folder_names(facts: LinkFacts) -> tuple[str, ...]:
     folders = [safe_name(folder) for folder in _folders_of_source(facts.source_key, facts.folders) if folder]
-    while len(folders) > _FOLDERS_MOST or sum(len(folder.encode()) + 1 for folder in folders) > _FOLDER_BYTES_MAX:
+    while len(folders) > _FOLDERS_MAX or sum(len(folder.encode()) + 1 for folder in folders) > _FOLDER_BYTES_MAX:
         # Drop outer folders first; inner ones say more about the document.
         folders.pop(0)
     return (_BY_OWNER, _owner_folder(facts.owner), *folders)
@@ -116,7 +116,7 @@ def _owner_folder(owner: str) -> str:
     if not owner:
         return _NO_OWNER
     safe = safe_name(owner)
-    # With a digest, no two owners share a folder.
+    # Different owners may have the same safe name, and one may be called like the folder for no owner.
     return owner if safe == owner != _NO_OWNER else f"{safe} {digest(owner)[:8]}"
 
 
@@ -126,7 +126,7 @@ def _without_suffix(name: str) -> str:
 
 
 def safe_name(name: str, suffixes: Sequence[str] = ()) -> str:
-    """Append the first suffix unless the name has one of them."""
+    """Return a name for all file systems. Append the first of `suffixes` unless the name has one of them."""
     text = unicodedata.normalize("NFC", name.encode("utf-8", "replace").decode())
     text = "".join(map(_safe_character, text.translate(_LIKE_SEPARATORS)))
     stem = " ".join(text.split()).lstrip(". ").rstrip(". ")

@@ -88,7 +88,7 @@ def _not_exported(document: Document, format_name: str) -> NotExported:
 def _why_absent(document: Document, format_name: str) -> str:
     if document.current_generation is None:
         return f"it is {document.status}"
-    if not document.has_pages_to_see and format_name == "pdf":
+    if not document.has_page_images and format_name == "pdf":
         return "it is a spreadsheet" if document.kind == "sheet" else "it has no pages of its own"
     return document.note or "it was not created"
 

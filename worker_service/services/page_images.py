@@ -181,7 +181,7 @@ def _file_to_render(workspace: Path, document: Document, files: Sequence[Publish
     """
     if document.kind == "sheet":
         raise NoPageImage("a spreadsheet has no pages: its rows are shown")
-    if not document.has_pages_to_see:
+    if not document.has_page_images:
         raise NoPageImage("this document has no pages: its text is shown")
     roles = ("original", "pdf") if document.status is IndexStatus.SUCCESS else ("pdf", "original")
     for role in roles:

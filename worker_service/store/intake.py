@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from worker_service.base.clock import from_text
 from worker_service.jobs.digest import canonical
-from worker_service.jobs.documents import Decision, DeferredAction, DocumentRequest, IndexStatus, TakeoverTimeouts
+from worker_service.jobs.documents import Decision, DeferredAction, DocumentRequest, IndexStatus, TakeoverPatience
 from worker_service.jobs.generations import decide, settings_for_reading
 from worker_service.jobs.job import Enqueued, NewJob
 from worker_service.store.database import StorePart, chunks
@@ -177,7 +177,7 @@ class Intake(StorePart):
                 is_same=has_same_content and new_settings == canonical(json.loads(settings or "{}")),
                 is_held_up=self._db.read_flag_locked("is_held_up", document_id=document_id, batch_id=job.batch_id),
                 is_forced=request.is_forced,
-                patience=self._store.patience or TakeoverTimeouts(),
+                patience=self._store.patience or TakeoverPatience(),
             )
             return document_id, new_settings, decision
         new_settings = settings_for_reading(request, IndexStatus.NOT_INDEXED, "", None)

@@ -24,7 +24,7 @@ from worker_service.store.errors import translate_errors
 from worker_service.store.store import Store
 
 if TYPE_CHECKING:
-    from worker_service.jobs.documents import TakeoverTimeouts
+    from worker_service.jobs.documents import TakeoverPatience
     from worker_service.jobs.retries import RetryRule
     from worker_service.settings.config import Settings
 
@@ -36,12 +36,12 @@ NETWORK_FILE_SYSTEMS = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ce
 
 
 def open_with_settings(settings: Settings, writing: WriteOptions | None = None) -> Store:
-    from worker_service.jobs.documents import TakeoverTimeouts
+    from worker_service.jobs.documents import TakeoverPatience
 
     return open_store(
         settings.database,
         orphan_after_seconds=settings.orphan_after_seconds,
-        patience=TakeoverTimeouts(settings.queued_patience_seconds, settings.indexing_patience_seconds),
+        patience=TakeoverPatience(settings.queued_patience_seconds, settings.indexing_patience_seconds),
         retries=settings.retries,
         writing=writing,
     )
@@ -52,7 +52,7 @@ def open_store(
     *,
     orphan_after_seconds: int = 300,
     clock: Clock = wall_clock,
-    patience: TakeoverTimeouts | None = None,
+    patience: TakeoverPatience | None = None,
     retries: Mapping[str, RetryRule] = {},
     writing: WriteOptions | None = None,
 ) -> Store:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from worker_service.jobs.digest import canonical
-from worker_service.jobs.documents import DocumentRequest, TakeoverTimeouts
+from worker_service.jobs.documents import DocumentRequest, TakeoverPatience
 from worker_service.jobs.follow_ups import fill_placeholders
 from worker_service.jobs.job import NewJob
 from worker_service.store.database import Database, Row
@@ -88,7 +88,7 @@ def _hand_over_documents(db: Database, batch_ids: str) -> None:
         request = DocumentRequest(key, name, is_standing=True)
         job = NewJob(**dict(zip(_HAND_OVER_FIELDS, columns, strict=True)), document=request)
         # Infinite patience: do not take over other work, however long it has not advanced.
-        Store(db, TakeoverTimeouts(math.inf, math.inf)).intake.insert_many([job])
+        Store(db, TakeoverPatience(math.inf, math.inf)).intake.insert_many([job])
 
 
 def announce_document_changes(db: Database, document_ids: Sequence[int]) -> None:

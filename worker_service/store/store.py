@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from worker_service.store.database import Database
 
 if TYPE_CHECKING:
-    from worker_service.jobs.documents import TakeoverTimeouts
+    from worker_service.jobs.documents import TakeoverPatience
     from worker_service.store.attempts import Attempts
     from worker_service.store.batches import Batches
     from worker_service.store.change_watch import FileWatch
@@ -69,7 +69,7 @@ class Store:
     tokens: cached_property[Tokens] = _part("tokens.Tokens")
     workers: cached_property[Workers] = _part("workers.Workers")
 
-    def __init__(self, database: Database, patience: TakeoverTimeouts | None = None) -> None:
+    def __init__(self, database: Database, patience: TakeoverPatience | None = None) -> None:
         self.database = database
         self.patience = patience
 

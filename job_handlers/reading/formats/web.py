@@ -16,7 +16,7 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-from job_handlers.encodings import WIDE, detect_encoding
+from job_handlers.encodings import WIDE_ENCODINGS, detect_encoding
 from job_handlers.file_kinds import HEAD_BYTES, FileKind
 from job_handlers.reading.formats import (
     CellSpan,
@@ -287,7 +287,7 @@ def pieces_of(blocks: Iterator[str], picture_key_of: PictureKeyOf, *, has_title:
 
 def encoding_of(head: bytes) -> str:
     detected = detect_encoding(head)
-    if detected in WIDE or head.startswith(codecs.BOM_UTF8):
+    if detected in WIDE_ENCODINGS or head.startswith(codecs.BOM_UTF8):
         return detected
     declared = _CHARSET.search(head)
     return (codec_for(declared[1].decode()) if declared else "") or detected
