@@ -60,11 +60,11 @@ class ClusterStorm:
         while time.monotonic() < until or not self.hits:
             self._refill()
             kind = self._random.choice([*self.kinds])
-            found = self._running()
-            if found is None:
+            attempt = self._running()
+            if attempt is None:
                 time.sleep(0.1)
                 continue
-            job, attempts, pid, machine = found
+            job, attempts, pid, machine = attempt
             begun = time.monotonic()
             self.kinds[kind](pid, machine)
             self.hits[kind] += 1
@@ -104,7 +104,7 @@ class ClusterStorm:
 
     def _running(self) -> tuple[int, int, int, str] | None:
         """Return a running job, how many attempts it has had, its child and its machine."""
-        running = [one.id for one in self._with_status(Status.RUNNING)]
+        running = [job.id for job in self._with_status(Status.RUNNING)]
         self._random.shuffle(running)
         for job in running:
             attempts = self._system.store.history.attempts(job)
@@ -115,15 +115,15 @@ class ClusterStorm:
                     return job, len(attempts), pid, machine
         return None
 
-    def _wait_until_it_runs_again(self, kind: str, job: int, attempts: int, begun: float) -> None:
+    def _wait_until_it_runs_again(self, kind: str, job: int, attempts_before: int, begun: float) -> None:
         def ran() -> bool:
-            found = self._system.store.history.attempts(job)
+            history = self._system.store.history.attempts(job)
             has_ended = self._system.status(job) in (Status.COMPLETED, Status.FAILED)
-            return has_ended or any(one.pid for one in found[attempts:])
+            return has_ended or any(attempt.pid for attempt in history[attempts_before:])
 
         wait_until(ran, f"job {job} runs again after: {kind}", seconds=120)
         took = time.monotonic() - begun
-        if any(one.pid for one in self._system.store.history.attempts(job)[attempts:]):
+        if any(attempt.pid for attempt in self._system.store.history.attempts(job)[attempts_before:]):
             self._seconds[kind].append(took)
         print(f"{kind}: {took:.1f} s", file=sys.stderr, flush=True)
 
@@ -151,9 +151,9 @@ class ClusterStorm:
             os.kill(pid, signal.SIGKILL)
 
     def _kill_raylet(self, pid: int, machine: str) -> None:
-        for one in self._lab.pids_with(machine, "raylet/raylet"):
+        for process in self._lab.pids_with(machine, "raylet/raylet"):
             with suppress(ProcessLookupError):
-                os.kill(one, signal.SIGKILL)
+                os.kill(process, signal.SIGKILL)
 
     def _restart_machine(self, pid: int, machine: str) -> None:
         self._lab.cut(machine)
@@ -172,9 +172,9 @@ class ClusterStorm:
         self._lab.heal(machine)
 
     def _kill_gcs(self, pid: int, machine: str) -> None:
-        for one in self._lab.pids_with(HEAD, "gcs_server"):
+        for process in self._lab.pids_with(HEAD, "gcs_server"):
             with suppress(ProcessLookupError):
-                os.kill(one, signal.SIGKILL)
+                os.kill(process, signal.SIGKILL)
 
     def _kill_driver(self, pid: int, machine: str) -> None:
         with suppress(ValueError, ProcessLookupError):

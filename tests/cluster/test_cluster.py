@@ -91,8 +91,8 @@ def test_an_attempt_that_is_cancelled_ends_within_two_seconds(running: ClusterSy
 
     assert time.monotonic() - asked_at < 2.0
     assert not is_alive(pid)
-    again = running.system.enqueue("noop")
-    running.system.wait_for(again, Status.COMPLETED)
+    next_job = running.system.enqueue("noop")
+    running.system.wait_for(next_job, Status.COMPLETED)
 
 
 def kill_ray_worker(cluster: ClusterSystem, job: int, machine: str, pid: int) -> None:
@@ -146,12 +146,12 @@ def test_an_attempt_on_a_frozen_node_runs_elsewhere_although_no_connection_is_cl
     frozen = cluster.lab.freeze(machine)
     begun = time.monotonic()
     try:
-        _, elsewhere = cluster.runs(job, 2)
+        _, second_machine = cluster.runs(job, 2)
         took = time.monotonic() - begun
     finally:
         cluster.lab.thaw(frozen)
 
-    assert elsewhere != machine
+    assert second_machine != machine
     assert took < LOST_SECONDS + 2
     assert [*cluster.system.outcomes(job), cluster.system.job(job).retry_count] == ["requeued", None, 0]
     wait_until(lambda: not is_alive(pid), "its child ends when the node goes on")

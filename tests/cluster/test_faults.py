@@ -80,16 +80,16 @@ def test_attempts_run_again_after_rays_head_was_killed_and_started_again(
     gcs = next(filter(is_alive, lab.pids_with(HEAD, "gcs_server")))
     begun = time.monotonic()
     os.kill(gcs, signal.SIGKILL)
-    again = cluster.runs_again(job, begun)
-    print(f"GCS: runs again after {again:.1f} s")
+    seconds = cluster.runs_again(job, begun)
+    print(f"GCS: runs again after {seconds:.1f} s")
 
     assert cluster.system.job(job).retry_count == 0
     wait_until(lambda: not is_alive(pid), "its child has ended")
     cluster.wait_for_nodes()
-    assert again < HEAD_SECONDS
+    assert seconds < HEAD_SECONDS
 
 
-def test_a_short_cut_costs_nothing(cluster: ClusterSystem, lab: NetworkLab) -> None:
+def test_an_attempt_survives_a_short_cut_of_the_network(cluster: ClusterSystem, lab: NetworkLab) -> None:
     cluster.start()
     job = cluster.system.enqueue("sleep", seconds=8)
     _, machine = cluster.runs(job)

@@ -72,13 +72,13 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setenv("PYTHONPATH", os.pathsep.join([str(handlers), str(ROOT)]))
         with TaskSession(place):
             yield place
-        for one in place.parent.iterdir():
-            for pid in server_pids(one):
+        for folder in place.parent.iterdir():
+            for pid in server_pids(folder):
                 os.kill(pid, signal.SIGKILL)
 
 
 def server_pids(place: Path) -> list[int]:
-    pids = [int(one.name) for one in Path("/proc").iterdir() if one.name.isdigit()]
+    pids = [int(process.name) for process in Path("/proc").iterdir() if process.name.isdigit()]
     return [pid for pid in pids if f"node_server {place}" in command_of(pid) and is_alive(pid)]
 
 

@@ -17,7 +17,7 @@ from worker_service.jobs.documents import KnownDocument
 from worker_service.runner.messages import Order
 
 SECONDS = 0.5
-SPECS = dict.fromkeys((one.job_type for one in slicers.handlers), "tests.cluster.slice_handlers:handlers")
+SPECS = dict.fromkeys((handler.job_type for handler in slicers.handlers), "tests.cluster.slice_handlers:handlers")
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_a_slicer_that_does_harm_is_ended_and_the_original_is_not_sliced_again(
     assert slicer.slice(order) is None
     assert time.monotonic() - began < SECONDS
     assert slicer.slice(order_of("tenth", tmp_path)) is not None
-    assert [one.name for one in (tmp_path / "slices").iterdir() if one.is_file()] == ["3.bin"]
+    assert [path.name for path in (tmp_path / "slices").iterdir() if path.is_file()] == ["3.bin"]
 
 
 def test_small_files_and_files_without_a_slicer_are_sent_whole(slicer: Slicer, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from worker_service.settings.loading import load_settings
 from worker_service.store.store import Store
 
 
-def test_the_status_line() -> None:
+def test_the_status_line_names_slots_pending_jobs_and_the_oldest_wait() -> None:
     counts = Counts({Status.PENDING: 14}, None)
 
     line = status_line({"cpu": (2, 2), "io": (1, 4)}, counts, oldest_seconds=185)
@@ -78,9 +78,9 @@ def test_a_commands_max_running_is_a_limit_of_its_type_unless_one_is_set(tmp_pat
     )
 
     settings = load_settings(environ={"WORKER_CONFIG": str(file), "HOME": str(tmp_path)}, directory=tmp_path)
-    found = settings.wanted_limits
+    limits = settings.wanted_limits
 
-    assert found == {
+    assert limits == {
         "type": {"scrape": 1, "fetch": 7},
         "class": {},
         "owner": {"*": 2},

@@ -54,7 +54,7 @@ def worker(state: str = "alive") -> CheckedWorker:
         (["alive"], None, [], [Gate("UNKNOWN_TYPE", "worker w1 has no handler for x")], Level.WARNING),
     ],
 )
-def test_health_levels(
+def test_each_state_of_the_queue_has_its_health_level(
     store: Store,
     database: Path,
     clock: MovableClock,
@@ -74,26 +74,26 @@ def test_health_levels(
     assert bool(found.reasons) is bool(level)
 
 
-def test_states_of_a_worker(store: Store, database: Path, clock: MovableClock) -> None:
+def test_a_worker_is_alive_draining_dying_silent_or_dead(store: Store, database: Path, clock: MovableClock) -> None:
     def state() -> list[str]:
         return [worker.state for worker in Overview(session(store, database, clock)).workers]
 
-    here = replace(new_worker("w1"), host=own_host(), boot_id=boot_id(), pid=os.getpid())
-    store.workers.register(here)
+    own_worker = replace(new_worker("w1"), host=own_host(), boot_id=boot_id(), pid=os.getpid())
+    store.workers.register(own_worker)
     lock = WorkerLock(lock_path(database, "w1"))
     assert state() == ["alive"]
     store.workers.set_worker_state("w1", draining=True, disk_low=False)
     assert state() == ["draining"]
     ended = subprocess.Popen(["true"])
     ended.wait()
-    store.workers.register(replace(here, pid=ended.pid))
+    store.workers.register(replace(own_worker, pid=ended.pid))
     assert state() == ["dying"]
     os.close(lock.fd)
     assert state() == ["dead"]
     lock.path.unlink()
-    store.workers.register(replace(here, boot_id="before"))
+    store.workers.register(replace(own_worker, boot_id="before"))
     assert state() == ["dead"]
-    store.workers.register(replace(here, host="elsewhere"))
+    store.workers.register(replace(own_worker, host="elsewhere"))
     assert state() == ["alive"]
     clock.advance(300)
     assert state() == ["silent"]

@@ -97,9 +97,9 @@ def test_an_interrupted_removal_is_completed_in_small_steps(
     store.removal.remove_documents([1], actor="ann")
     context = context_in(tmp_path, store, log, workspace=tmp_path)
 
-    again = [delete_removed_files(context) for _ in range(4)]
+    waits = [delete_removed_files(context) for _ in range(4)]
 
-    assert again == [0.1, 0.1, 5.0, 5.0]
+    assert waits == [0.1, 0.1, 5.0, 5.0]
     assert by_hand("SELECT * FROM page") == by_hand("SELECT * FROM page_result") == []
     assert by_hand("SELECT * FROM document_gone") == []
     assert list((tmp_path / "objects").iterdir()) == []

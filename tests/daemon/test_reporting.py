@@ -159,7 +159,7 @@ def test_a_handler_reads_its_own_writes(daemon: ReportingDaemon, make_reading_at
 
     [(_, answer, code)] = daemon.answers
     assert isinstance(answer, PagesAnswer)
-    assert ([each.text for each in answer.pages], code) == (["attempt"], "")
+    assert ([page.text for page in answer.pages], code) == (["attempt"], "")
 
 
 def test_pages_of_all_attempts_share_a_transaction_a_few_times_a_second(
@@ -393,7 +393,11 @@ def test_progress_is_merged_and_the_newest_lines_keep_their_order(make_attempt: 
     assert attempt.has_unwritten_progress
 
     attempt.restore_progress(report)
-    again, rest = attempt.pop_progress(lines_most=1000), attempt.pop_progress(lines_most=LOG_LINES_MOST)
-    assert (again.percent, again.lines) == (50, report.lines)
-    assert (rest.percent, len(rest.lines), rest.lines[-1]) == (None, 2000, f"line {LOG_LINES_MOST + 4}")
+    restored, other_lines = attempt.pop_progress(lines_most=1000), attempt.pop_progress(lines_most=LOG_LINES_MOST)
+    assert (restored.percent, restored.lines) == (50, report.lines)
+    assert (other_lines.percent, len(other_lines.lines), other_lines.lines[-1]) == (
+        None,
+        2000,
+        f"line {LOG_LINES_MOST + 4}",
+    )
     assert (attempt.has_unwritten_progress, attempt.lines.characters) == (False, 0)

@@ -116,10 +116,10 @@ def test_a_long_backlog_fails_in_small_steps(store: Store, run_after: RunAfter) 
     store.intake.enqueue_many([NewJob("no_such_type")] * 700)
     run_after(0)
 
-    again = run_after(GRACE)
+    seconds_to_next_run = run_after(GRACE)
     assert store.job_queries.count(Selector(statuses=(Status.FAILED,))) == 500
-    assert again < 1
-    run_after(again)
+    assert seconds_to_next_run < 1
+    run_after(seconds_to_next_run)
 
     assert store.job_queries.count(Selector(statuses=(Status.FAILED,))) == 700
 

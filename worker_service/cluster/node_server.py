@@ -55,10 +55,10 @@ class Terms(msgspec.Struct, frozen=True):
 
 
 class NodeServer:
-    def __init__(self, place: Path, terms: Terms) -> None:
-        self._staging = place / f"staging-{time.time_ns()}"
-        begin = Begin(self._staging, place / "keep", sandbox=terms.sandbox, types=tuple(terms.identity))
-        self._inputs = place / "inputs"
+    def __init__(self, directory: Path, terms: Terms) -> None:
+        self._staging = directory / f"staging-{time.time_ns()}"
+        begin = Begin(self._staging, directory / "keep", sandbox=terms.sandbox, types=tuple(terms.identity))
+        self._inputs = directory / "inputs"
         self._inputs.mkdir(mode=0o700, exist_ok=True)
         self._pool = LocalPool(begin)
         self._connections: set[_WorkerConnection] = set()
@@ -129,9 +129,9 @@ class NodeServer:
     def _launch(self, connection: _WorkerConnection, body: bytes) -> None:
         launch = decode_as(Launch, body)
         order = launch.order
-        place = self._inputs / attempt_name(order.key)
-        place.mkdir(mode=0o700, exist_ok=True)
-        paths = {role: place / f"{role}{path.suffix}" for role, path in order.inputs.items()}
+        directory = self._inputs / attempt_name(order.key)
+        directory.mkdir(mode=0o700, exist_ok=True)
+        paths = {role: directory / f"{role}{path.suffix}" for role, path in order.inputs.items()}
         for path, content in zip(paths.values(), connection.input_contents, strict=True):
             path.write_bytes(content)
         connection.input_contents.clear()
@@ -214,24 +214,24 @@ def _lock(folder: Path) -> int | None:
     return lock
 
 
-def _remove_places_of_dead_servers(root: Path, own: Path) -> None:
-    for place in root.iterdir():
+def _remove_directories_of_dead_servers(root: Path, own: Path) -> None:
+    for directory in root.iterdir():
         with contextlib.suppress(OSError):
-            lock = None if place == own else _lock(place)
+            lock = None if directory == own else _lock(directory)
             if lock is not None:
-                shutil.rmtree(place, ignore_errors=True)
+                shutil.rmtree(directory, ignore_errors=True)
                 os.close(lock)
 
 
 def main() -> None:
-    place = Path(sys.argv[1])
+    directory = Path(sys.argv[1])
     terms = msgspec.json.decode(sys.stdin.buffer.read(), type=Terms)
-    lock = _lock(place)
+    lock = _lock(directory)
     if lock is None:
         # A server runs here, or another process is starting it.
         return
     # A server that was killed has left files.
-    for path in place.iterdir():
+    for path in directory.iterdir():
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
         else:
@@ -246,10 +246,10 @@ def main() -> None:
         os._exit(0)
     os.setsid()
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    _remove_places_of_dead_servers(place.parent, place)
+    _remove_directories_of_dead_servers(directory.parent, directory)
     listener.setblocking(False)
-    NodeServer(place, terms).serve(listener)
-    shutil.rmtree(place, ignore_errors=True)
+    NodeServer(directory, terms).serve(listener)
+    shutil.rmtree(directory, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -65,7 +65,7 @@ def cluster_begin(
 
 class RayPool(LocalPool):
     module = "worker_service.cluster.ray_driver"
-    # A driver that hangs is noticed after 9 s.
+    # A driver that hangs is noticed after 10.5 s.
     ping_seconds = 1.5
 
     def __init__(self, begin: Begin, variables_by_type: Mapping[str, Sequence[str]]) -> None:

@@ -350,10 +350,11 @@ class RayDriver:
 
 
 class _TaskInputs:
-    def __init__(self, slicers: Mapping[str, str], place: Path, sandbox: str) -> None:
+    def __init__(self, slicers: Mapping[str, str], directory: Path, sandbox: str) -> None:
         # The slicer cuts out the pages an attempt needs. It forks, so start it before Ray's threads and the sandbox.
-        self._slicer = Slicer(slicers, place, sandbox) if slicers else None
+        self._slicer = Slicer(slicers, directory, sandbox) if slicers else None
         self._lock = threading.Lock()
+        # By digest: reference and size. The least recently used one comes first.
         self._stored: OrderedDict[str, tuple[Any, int]] = OrderedDict()
 
     def put_inputs(self, order: Order) -> tuple[Order, Sequence[Any]]:

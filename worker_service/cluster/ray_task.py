@@ -156,22 +156,22 @@ _connection: _NodeConnection | None = None
 def _connect(terms: bytes, node_id: str) -> _NodeConnection:
     global _connection
     if _connection is None or not _connection.is_usable:
-        _connection = _open_connection(_place(terms, node_id), terms)
+        _connection = _open_connection(_server_directory(terms, node_id), terms)
     if fault := _connection.fault:
         _connection = None
         raise NodeUnfit(fault, node_id)
     return _connection
 
 
-def _open_connection(place: Path, terms: bytes) -> _NodeConnection:
+def _open_connection(directory: Path, terms: bytes) -> _NodeConnection:
     deadline = time.monotonic() + START_SECONDS
     while True:
         # A server that ends removes its directory.
-        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         server = socket.socket(socket.AF_UNIX)
         try:
             # The path may be longer than the 107 bytes of an address.
-            with open_nested_folder(place) as folder:
+            with open_nested_folder(directory) as folder:
                 server.connect(f"/proc/self/fd/{folder}/socket")
             return _NodeConnection(server)
         except (OSError, NodeServerLost) as error:
@@ -179,12 +179,12 @@ def _open_connection(place: Path, terms: bytes) -> _NodeConnection:
             if time.monotonic() > deadline:
                 raise NodeServerLost(f"the fork server of the node does not start: {error}") from error
         # The command returns when the socket exists, or when another process is starting the server.
-        command = [sys.executable, "-P", "-m", "worker_service.cluster.node_server", str(place)]
+        command = [sys.executable, "-P", "-m", "worker_service.cluster.node_server", str(directory)]
         subprocess.run(command, input=terms, check=False)
         time.sleep(0.05)
 
 
-def _place(terms: bytes, node_id: str) -> Path:
+def _server_directory(terms: bytes, node_id: str) -> Path:
     user_state = os.environ.get("XDG_STATE_HOME", "")
     base = Path(user_state) if user_state.startswith("/") else Path.home() / ".local" / "state"
     service_state = os.environ.get("STATE_DIRECTORY", "").split(":")[0]

@@ -52,16 +52,16 @@ class _Request(msgspec.Struct):
 
 class Slicer:
     def __init__(
-        self, specs: Mapping[str, str], place: Path, sandbox: str, *, seconds_max: float = _SLICE_SECONDS_MAX
+        self, specs: Mapping[str, str], directory: Path, sandbox: str, *, seconds_max: float = _SLICE_SECONDS_MAX
     ) -> None:
         """`specs`: entry points of handlers with a slicer, by job type."""
-        shutil.rmtree(place, ignore_errors=True)
-        place.mkdir(mode=0o700, parents=True)
-        self._specs, self._place = specs, place
+        shutil.rmtree(directory, ignore_errors=True)
+        directory.mkdir(mode=0o700, parents=True)
+        self._specs, self._directory = specs, directory
         self._count = 0
         self._lock = threading.Lock()
         self._socket, far_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        process = _SlicerProcess(specs, place, sandbox, seconds_max)
+        process = _SlicerProcess(specs, directory, sandbox, seconds_max)
         self.pid = fork_process(lambda: process.serve(far_end), keeps=[far_end.fileno()])
         far_end.close()
         self._socket.settimeout(2 * seconds_max)
@@ -79,7 +79,7 @@ class Slicer:
         with self._lock:
             self._count += 1
             original = order.inputs[ORIGINAL]
-            target = self._place / f"{self._count}{original.suffix}"
+            target = self._directory / f"{self._count}{original.suffix}"
             request = _Request(order.job_type, str(original), order.payload, str(target))
             try:
                 self._socket.send(msgspec.msgpack.encode(request))
@@ -94,8 +94,8 @@ class Slicer:
 
 
 class _SlicerProcess:
-    def __init__(self, specs: Mapping[str, str], place: Path, sandbox: str, seconds_max: float) -> None:
-        self._specs, self._place, self._sandbox, self._seconds_max = specs, place, sandbox, seconds_max
+    def __init__(self, specs: Mapping[str, str], directory: Path, sandbox: str, seconds_max: float) -> None:
+        self._specs, self._directory, self._sandbox, self._seconds_max = specs, directory, sandbox, seconds_max
         # By job type and original. The least recently used child comes first.
         self._children: dict[tuple[str, str], _Child] = {}
         self._bad_originals: set[tuple[str, str]] = set()
@@ -135,8 +135,8 @@ class _SlicerProcess:
     def _start_child(self, request: _Request) -> _Child:
         offer = load(EntryPoint(request.job_type, self._specs[request.job_type], ""), {})
         handler = next(handler for handler in offer.handlers if handler.job_type == request.job_type)
-        place = Path(tempfile.mkdtemp(prefix="child-", dir=self._place))
-        return _Child(handler, Path(request.original), place, self._sandbox, self._seconds_max)
+        directory = Path(tempfile.mkdtemp(prefix="child-", dir=self._directory))
+        return _Child(handler, Path(request.original), directory, self._sandbox, self._seconds_max)
 
     def _end_children(self, *, keep: int) -> None:
         while len(self._children) > keep:
@@ -148,11 +148,13 @@ class _ChildLost(Exception):
 
 
 class _Child:
-    def __init__(self, handler: Handler[Any], original: Path, place: Path, sandbox: str, seconds_max: float) -> None:
-        self._place = place
+    def __init__(
+        self, handler: Handler[Any], original: Path, directory: Path, sandbox: str, seconds_max: float
+    ) -> None:
+        self._directory = directory
         self._socket, far_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         keeps = [far_end.fileno(), *confinement.rule_descriptors()]
-        self._pid = fork_process(lambda: _run_child(far_end, handler, original, place, sandbox), keeps=keeps)
+        self._pid = fork_process(lambda: _run_child(far_end, handler, original, directory, sandbox), keeps=keeps)
         far_end.close()
         self._socket.settimeout(seconds_max)
 
@@ -166,7 +168,7 @@ class _Child:
             if answer != _SLICED:
                 return False
             # Move the file out of the child's directory first: then the child cannot replace it.
-            (self._place / _OUTPUT).rename(target)
+            (self._directory / _OUTPUT).rename(target)
         except OSError as error:
             raise _ChildLost from error
         if target.is_symlink() or not target.is_file():
@@ -179,27 +181,27 @@ class _Child:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._pid, signal.SIGKILL)
         os.waitpid(self._pid, 0)
-        shutil.rmtree(self._place, ignore_errors=True)
+        shutil.rmtree(self._directory, ignore_errors=True)
 
 
 # --- the children of the slicer ---
 
 
-def _run_child(requests: socket.socket, handler: Handler[Any], original: Path, place: Path, sandbox: str) -> None:
+def _run_child(requests: socket.socket, handler: Handler[Any], original: Path, directory: Path, sandbox: str) -> None:
     confinement.raise_oom_score()
     devnull = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(devnull, descriptor)
-    os.chdir(place)
+    os.chdir(directory)
     os.umask(0o077)
     size = original.stat().st_size
     bytes_max = min(handler.limits.file_bytes or size, size)
     limits = replace(handler.limits, cpu_seconds=_CHILD_CPU_SECONDS, file_bytes=bytes_max)
     confinement.set_limits(limits, attempts=1)
-    rules = confinement.SandboxRules([*handler.reads, original], [place], network=False, starts_programs=False)
+    rules = confinement.SandboxRules([*handler.reads, original], [directory], network=False, starts_programs=False)
     confinement.apply(rules, sandbox if handler.sandbox == "default" else handler.sandbox)
     assert handler.slicer is not None
     write_slice = handler.slicer(original)
     while payload := requests.recv(_MESSAGE_BYTES_MAX):
-        is_sliced = write_slice(msgspec.json.decode(payload, type=handler.payload), place / _OUTPUT)
+        is_sliced = write_slice(msgspec.json.decode(payload, type=handler.payload), directory / _OUTPUT)
         requests.send(_SLICED if is_sliced else _WHOLE)

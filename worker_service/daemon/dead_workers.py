@@ -32,7 +32,7 @@ from worker_service.runner.worker_identity import (
 
 # The fork server of a dead daemon has this time to end its children by itself.
 DYING_SECONDS_MOST = 5.0
-# Time until the next run while a fork server has that time.
+# Time between two runs while a worker is dying.
 _DYING_CHECK_SECONDS = 0.1
 # Longest time in one run to kill a worker's processes, and to wait for the exit of one.
 _SWEEP_SECONDS = 2.0

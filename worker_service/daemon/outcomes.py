@@ -250,7 +250,7 @@ class OutcomeWriter:
     ) -> None:
         for attempt, ended in done:
             if attempt.lease in lost:
-                # The job was cancelled at the last moment, or the lease is lost; then this writes nothing.
+                # The job was cancelled at the last moment. If the lease is lost instead, this writes nothing.
                 self._write(attempt, ConfirmCancel(), ended)
                 # Retract last: if the write above fails, the outcome is retried and needs the files.
                 self.publisher.retract(ended)

@@ -44,7 +44,8 @@ from worker_service.runner.protocol import (
 _READ_BYTES = 1 << 16
 # No child is read while more bytes wait for the daemon.
 _UNSENT_BYTES_MAX = 1 << 20
-# After a full read, a pipe is left alone for this time, and the output pipe for a multiple of the time that it took.
+# After a full read, a pipe is not read for this time; an output pipe for the factor times the duration of the read, if
+# that is longer.
 _PAUSE_SECONDS = 0.002
 _FLOOD_PAUSE_FACTOR = 4
 # A new child is first read after this time: a short attempt has ended by then, and one read gets all its messages.
