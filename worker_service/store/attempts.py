@@ -54,11 +54,11 @@ class PageTarget(Struct, frozen=True):
     generation: int | None = None
     is_current: bool = False
     """False: pages are stored only under their digest, for later attempts to reuse."""
-    is_wanted: bool = False
-    """False: the attempt must stop."""
+    must_stop: bool = True
 
     @property
-    def has_lease(self) -> bool:
+    def can_store_pages(self) -> bool:
+        # Without the lease, and for a job without a document, there is no generation.
         return self.generation is not None
 
     @property
@@ -93,25 +93,25 @@ class Attempts(StorePart):
         Pages of a cancelled job are stored too, for the next attempt.
         """
         # Compress before the transaction, so that no other writer waits for it.
-        compressed = [
-            (lease, page, None if page.text is None else _result_row(page, page.text)) for lease, page in pages
-        ]
+        compressed = [(lease, page, _result_row(page)) for lease, page in pages]
         with self._db.transaction():
             now = self._db.now()
-            targets = {lease: self._target_of(lease) for lease in dict.fromkeys(lease for lease, _ in pages)}
-            stored = [(lease, page, result) for lease, page, result in compressed if targets[lease].has_lease]
+            target_by_lease = {lease: self._target_of(lease) for lease in dict.fromkeys(lease for lease, _ in pages)}
+            stored = [
+                (lease, page, result) for lease, page, result in compressed if target_by_lease[lease].can_store_pages
+            ]
             results = [(*result, now) for _, _, result in stored if result]
             added = [result_id for (result_id,) in self._db.write_each("add_page_results", results)]
             self._db.write("index_results", result_ids=json.dumps(added))
             if aliases := [(page.alias_digest, page.digest) for _, page, _ in stored if page.alias_digest]:
                 self._db.write("add_page_aliases", aliases=_as_json(aliases))
-            for lease, target in targets.items():
+            for lease, target in target_by_lease.items():
                 own_pages = [(page.number, page.digest) for page_lease, page, _ in stored if page_lease == lease]
                 if target.is_current:
                     self._save_pages_of(target, own_pages, now)
                 elif own_pages:
                     self._db.write("mark_results_without_page", digests=_as_json([digest for _, digest in own_pages]))
-        return [lease for lease, target in targets.items() if not target.is_wanted]
+        return [lease for lease, target in target_by_lease.items() if target.must_stop]
 
     def _save_pages_of(self, target: PageTarget, pages: Sequence[tuple[int, str]], now: str) -> None:
         values = {**target.generation_key, "pages": _as_json(pages)}
@@ -123,18 +123,17 @@ class Attempts(StorePart):
 
     def _save_crawl(self, page: CrawlPage, owner: str, platform: str, now: str) -> None:
         self._db.write("save_crawl", crawl=page.crawl, owner=owner, state=page.state, now=now)
-        gone = [item for item in page.items if item.is_gone]
-        seen = [item for item in page.items if not item.is_gone]
-        places = json.dumps([(item.id, item.name, item.parent_id) for item in seen])
+        seen_items = [item for item in page.items if not item.is_gone]
+        places = json.dumps([(item.id, item.name, item.parent_id) for item in seen_items])
         self._db.write("mark_workspace_links_due_after_moves", crawl=page.crawl, places=places)
-        self._db.write_each("mark_crawl_item_gone", [{"crawl": page.crawl, "id": item.id, "now": now} for item in gone])
-        place = {"crawl": page.crawl, "walk": page.walk, "now": now}
-        self._db.write_each("save_crawl_item", [asdict(item) | place for item in seen])
+        walk = {"crawl": page.crawl, "walk": page.walk, "now": now}
+        self._db.write_each("save_crawl_item", [asdict(item) | walk for item in seen_items])
         for item in page.items:
             document = {"owner": owner, "platform": platform, "id": item.id, "now": now}
             if not item.is_gone:
                 self._db.write("unmark_document_gone", **document)
                 continue
+            self._db.write("mark_crawl_item_gone", crawl=page.crawl, id=item.id, now=now)
             folder = {"id": item.id, "owner": owner, "crawl": page.crawl, "parent_id": item.parent_id}
             if not self._db.read_locked("item_in_other_crawl", **folder):
                 self._db.write("mark_document_gone", **document)
@@ -206,8 +205,8 @@ class Attempts(StorePart):
         return None
 
     def _target_of(self, lease: Lease) -> PageTarget:
-        for document_id, generation, is_current, is_wanted in self._db.read_locked("page_target", **lease._asdict()):
-            return PageTarget(document_id, generation, bool(is_current), bool(is_wanted))
+        for document_id, generation, is_current, must_stop in self._db.read_locked("page_target", **lease._asdict()):
+            return PageTarget(document_id, generation, bool(is_current), bool(must_stop))
         return PageTarget()
 
 
@@ -215,10 +214,12 @@ def _as_json(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def _result_row(page: PageResult, raw_text: str) -> tuple[object, ...]:
-    # The order of the parameters of `add_page_results`, without the time.
+def _result_row(page: PageResult) -> tuple[object, ...] | None:
+    # The parameters of `add_page_results`, without the time. None: the text is stored already.
+    if page.text is None:
+        return None
     # The text comes from a child process. Replace what SQLite cannot store, so that the other pages are still stored.
-    text = raw_text.encode("utf-8", "replace").decode()
+    text = page.text.encode("utf-8", "replace").decode()
     layout = None if page.layout is None else zlib.compress(page.layout.encode("utf-8", "replace"))
     confidence = None if page.confidence is None else min(100.0, max(0.0, page.confidence))
     joined_words = "\n".join(whole for _, _, whole in divided_words(text))

@@ -1,8 +1,5 @@
 -- Writes and questions of running attempts.
 
-
--- ── Writes of an attempt ────────────────────────────────────────────────────────────────────────────────────────
-
 -- name: parent_under_lease
 -- Returns a row only while the lease holds. After a request to cancel (P7), or for an older generation (P11), it
 -- returns none, so that nothing is written.
@@ -17,7 +14,7 @@ SELECT {parent_columns}
 -- Pages are stored also after a request to cancel (P7), so that the next attempt need not read them again. Pages of an
 -- older generation (P11) are stored under their digest only.
 SELECT q.document_id, q.generation, d.id IS NOT NULL,
-       q.cancel_requested_at IS NULL AND (q.generation IS NULL OR d.id IS NOT NULL)
+       q.cancel_requested_at IS NOT NULL OR (q.generation IS NOT NULL AND d.id IS NULL)
   FROM worker_job_queue q
   LEFT JOIN document d ON d.id = q.document_id AND d.index_generation = q.generation
  WHERE q.id = :job_id AND q.fence = :fence AND q.worker_id = :worker_id AND q.status = 'running';

@@ -197,6 +197,7 @@ class Batches(StorePart):
         return replaced
 
     def undo_cancel(self, action_id: int, *, actor: str, policy: OwnerPolicy = OwnerPolicy.REPLACE) -> Batch | None:
+        """Return None if the action has cancelled no batch, or the batch has changed since."""
         with self._db.transaction():
             for (batch_id,) in self._db.read_locked("batch_left_cancelled", action_id=action_id):
                 self._activate(self._get_locked(batch_id), f"cancel undone by {actor}", policy)

@@ -90,7 +90,7 @@ RETURNING id;
 
 -- name: cancel_jobs_of_gone_item
 -- Cancels pending jobs for an item that has disappeared. Ids may contain colons, so the key prefix is not exact; the
--- source_key is.
+-- source_key is. The first condition on status lets SQLite use the partial index.
 UPDATE worker_job_queue
    SET status = 'cancelled', held = 0, completed_at = :now, cancel_requested_at = :now, error_code = 'SOURCE_GONE',
        error_message = 'the file is no longer where the crawl found it'

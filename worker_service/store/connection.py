@@ -91,8 +91,8 @@ def is_unused(path: Path) -> bool:
     return os.access(path, os.R_OK) and not os.path.exists(f"{path}-wal")  # noqa: PTH110  raises no error without access
 
 
-def _reader(path_or_uri: str, path: Path, flags: int) -> apsw.Connection:
-    with _open(path_or_uri, path, flags) as connection:
+def _reader(file: str, path: Path, flags: int) -> apsw.Connection:
+    with _open(file, path, flags) as connection:
         connection.execute("PRAGMA query_only = 1")
         connection.execute(f"PRAGMA cache_size = -{_READER_CACHE_KIB}")
         # Fails here if the database cannot be read.
@@ -139,11 +139,9 @@ def set_wal_mode(connection: apsw.Connection, path: Path) -> None:
 
 
 @contextmanager
-def _open(
-    path_or_uri: str, path: Path, flags: int, on_long_wait: OnLongWait | None = None
-) -> Iterator[apsw.Connection]:
-    """Open a connection, and close it only if the block fails."""
-    connection = apsw.Connection(path_or_uri, flags=flags, statementcachesize=_STATEMENTS_KEPT)
+def _open(file: str, path: Path, flags: int, on_long_wait: OnLongWait | None = None) -> Iterator[apsw.Connection]:
+    """Open a file name or URI, and close the connection only if the block fails."""
+    connection = apsw.Connection(file, flags=flags, statementcachesize=_STATEMENTS_KEPT)
     try:
         connection.set_busy_handler(BusyHandler(path, on_long_wait))
         connection.wal_autocheckpoint(0)

@@ -42,10 +42,6 @@ SELECT 14, 'DISK_LOW', 'worker ' || w.id || ' has too little free disk space to 
 -- fragment: rest_detail
 s.source || ' rests until ' || s.until || ifnull(': ' || s.reason, '')
 
--- fragment: owner_of_limit
-CASE WHEN EXISTS (SELECT 1 FROM job_limit o WHERE o.kind = 'owner' AND o.name = lane.owner)
-                     THEN lane.owner WHEN lane.owner <> '' THEN '*' END
-
 -- fragment: lane_gates
 -- Reasons why no worker can start a job of this lane now.
 SELECT 2 AS rank, 'PAUSED' AS code,
@@ -58,7 +54,8 @@ SELECT 2 AS rank, 'PAUSED' AS code,
 SELECT 8, 'OWNER_BUSY', lane.owner || ' already runs ' || l.most || ' of ' || l.most || ' jobs'
   FROM job_limit l
  WHERE l.kind = 'owner'
-   AND l.name = {owner_of_limit}
+   AND l.name = CASE WHEN EXISTS (SELECT 1 FROM job_limit o WHERE o.kind = 'owner' AND o.name = lane.owner)
+                     THEN lane.owner WHEN lane.owner <> '' THEN '*' END
    AND l.most <= (SELECT count(*) FROM worker_job_queue r WHERE r.status = 'running' AND r.owner = lane.owner)
  UNION ALL
 SELECT 10, 'TYPE_FULL', l.most || ' of ' || l.most || ' jobs of ' || l.kind || ' ' || l.name || ' are running'

@@ -22,7 +22,7 @@ class IdempotencyKeys(StorePart):
 
     @contextmanager
     def granting(self, key: str, wish: str) -> Iterator[None]:
-        """Store the key in the first transaction of this block."""
+        """Store the key in the first transaction of this block. `wish` is a digest of the request."""
         is_stored = False
 
         def store_key() -> None:

@@ -87,9 +87,6 @@ SELECT q.id FROM document d
                          AND q.status IN ('pending', 'running')
  WHERE d.id = :document_id ORDER BY q.id LIMIT 1;
 
-
--- ── Batches ─────────────────────────────────────────────────────────────────────────────────────────────────────
-
 -- name: add_to_batch
 INSERT OR IGNORE INTO batch_document (batch_id, document_id) VALUES (:batch_id, :document_id);
 

@@ -147,7 +147,7 @@ SELECT 'P7', 'job ' || id || ' was asked to stop at ' || cancel_requested_at || 
  LIMIT :most;
 
 -- name: audit_keys
--- P8: jobs with the same concurrency_key do not overlap.
+-- P8: jobs with the same concurrency_key do not overlap. The greatest integer is the end of a job that still runs.
 SELECT 'P8', 'job ' || job_id || ' began at event ' || begun || ', while another with the concurrency_key ' || key
        || ' ran until ' || iif(others_until = 9223372036854775807, 'now', 'event ' || others_until)
   FROM (SELECT key, job_id, begun,

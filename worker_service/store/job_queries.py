@@ -123,9 +123,7 @@ class JobQueries(StorePart):
         return str(self._db.read_value("database_id"))
 
 
-_IDS_BY = (
-    "SELECT q.id FROM json_each(?) w CROSS JOIN worker_job_queue q ON q.{column} = w.value AND q.{column} IS NOT NULL"
-)
+_IDS_BY = "SELECT q.id FROM json_each(?) w CROSS JOIN worker_job_queue q ON q.{by} = w.value AND q.{by} IS NOT NULL"
 
 
 def _where_between(selector: Selector, before_id: int | None, from_id: int | None) -> tuple[str, list[Any]]:
@@ -144,8 +142,8 @@ def where(selector: Selector) -> tuple[str, list[Any]]:
 def _id_terms(selector: Selector) -> Iterator[_Term]:
     queries = {
         "SELECT value FROM json_each(?)": selector.ids,
-        _IDS_BY.format(column="batch_id"): selector.batch_ids,
-        _IDS_BY.format(column="document_id"): selector.document_ids,
+        _IDS_BY.format(by="batch_id"): selector.batch_ids,
+        _IDS_BY.format(by="document_id"): selector.document_ids,
     }
     named = {sql: json.dumps(list(ids)) for sql, ids in queries.items() if ids}
     if named:

@@ -1,4 +1,4 @@
--- Claims, beats and reports of attempts, and their ends.
+-- Claims, beats and reports of attempts, and their ends. schema.sql names the bits of `held`.
 
 
 -- ── Claim ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -90,6 +90,10 @@ SELECT min(CASE :job_class WHEN 'cpu' THEN w.cpu_slots WHEN 'io' THEN w.io_slots
                      FROM job_limit l WHERE l.kind = 'class' AND l.name = :job_class), 1000000))
   FROM worker w WHERE w.id = :worker_id;
 
+-- fragment: levels
+-- The index job_due begins with the priority, so queries by run_at seek once for each priority.
+level(priority) AS (VALUES (1), (2), (3), (4), (5), (6), (7), (8), (9), (10))
+
 -- fragment: clear_progress
 progress_percent = 0, progress_done = NULL, progress_total = NULL, progress_rate = NULL, progress_unit = NULL,
        progress_at = NULL, progress_message = NULL
@@ -101,7 +105,7 @@ status = 'running', fence = max(fence, ifnull((SELECT max(r.fence) FROM restored
 
 -- name: has_unsettled_or_due
 -- True if a claim must first settle ended jobs or free jobs whose time has come.
-WITH level(priority) AS (VALUES (1), (2), (3), (4), (5), (6), (7), (8), (9), (10))
+WITH {levels}
 SELECT {anything_to_settle}
        OR EXISTS (SELECT 1 FROM level CROSS JOIN worker_job_queue q INDEXED BY job_due
                    WHERE q.priority = level.priority AND q.run_at <= :now AND q.status = 'pending' AND q.held & 3);
@@ -112,7 +116,7 @@ INSERT INTO due_until (id, at) VALUES (1, :now) ON CONFLICT (id) DO UPDATE SET a
 
 -- name: free_due_jobs
 -- Best priority first, and a limited number per call, so that a large backlog does not cause a long transaction.
-WITH level(priority) AS (VALUES (1), (2), (3), (4), (5), (6), (7), (8), (9), (10))
+WITH {levels}
 UPDATE worker_job_queue
    SET held = held & ~3
  WHERE id IN (SELECT q.id
@@ -340,7 +344,7 @@ SELECT q.id, q.fence, q.cancel_requested_at IS NOT NULL,
  WHERE q.status = 'running' AND q.worker_id = :worker_id;
 
 -- name: next_deadline
-WITH level(priority) AS (VALUES (1), (2), (3), (4), (5), (6), (7), (8), (9), (10))
+WITH {levels}
 SELECT min(at) FROM (
     SELECT (SELECT min(q.run_at) FROM worker_job_queue q INDEXED BY job_due
              WHERE q.priority = level.priority AND q.status = 'pending' AND q.held & 3) AS at
@@ -350,7 +354,7 @@ SELECT min(at) FROM (
     UNION ALL SELECT until FROM source_rest WHERE until > :now);
 
 -- name: has_job_due
-WITH level(priority) AS (VALUES (1), (2), (3), (4), (5), (6), (7), (8), (9), (10))
+WITH {levels}
 SELECT EXISTS (SELECT 1 FROM level CROSS JOIN worker_job_queue q INDEXED BY job_due
                 WHERE q.priority = level.priority AND q.run_at <= :until AND q.status = 'pending' AND q.held & 3
                   AND NOT q.held & 20

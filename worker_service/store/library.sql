@@ -11,8 +11,7 @@ SELECT d.id, d.owner, d.platform, d.source_key, d.name, d.content, d.kind, d.pag
        nullif(concat_ws('; ', d.note, (SELECT nullif(f.note, '') FROM file f
                                         WHERE f.document_id = d.id AND f.role = 'original' ORDER BY f.id DESC LIMIT 1)),
               ''),
-       d.error_code, d.error_message, d.error_remedy, d.created_at,
-       d.updated_at, d.gone_at,
+       d.error_code, d.error_message, d.error_remedy, d.created_at, d.updated_at, d.gone_at,
        ifnull((SELECT f.size FROM file f WHERE f.document_id = d.id AND f.role = 'original' ORDER BY f.id DESC LIMIT 1), 0),
        d.is_locked, (SELECT json_group_array(t.tag) FROM document_tag t WHERE t.document_id = d.id)
   FROM document d CROSS JOIN v_documents v ON v.id = d.id WHERE

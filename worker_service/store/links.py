@@ -41,7 +41,7 @@ class DocumentLinks(StorePart):
     def _free_paths(self, links: Links) -> Sequence[tuple[str, str]]:
         folder = ""
         for name in links.folders:
-            # A link with the path of the folder keeps it.
+            # If the path is taken by a link, the folder gets another name.
             while self._db.read_locked("is_link", folded=folded(f"{folder}{name}")):
                 name += "_"
             folder += f"{name}/"

@@ -77,6 +77,7 @@ class _LateStatements(dict[str, str]):
         from worker_service.store.statements import sqlite_statements
 
         self.update(sqlite_statements())
+        # By a plain dict, which raises KeyError for an unknown name.
         return dict(self)[name]
 
 
@@ -146,7 +147,7 @@ def refuse_network_file_system(path: Path) -> None:
 def file_system_of(folder: Path, mountinfo: str) -> str:
     nearest, kind = Path("/"), ""
     for line in mountinfo.splitlines():
-        # Blanks in paths are written as octal numbers.
+        # The fifth word is the mount point, in which blanks are written as octal numbers.
         mount = Path(re.sub(r"\\(\d{3})", lambda octal: chr(int(octal[1], 8)), line.split()[4]))
         # Of several mounts on one folder, the last one is visible.
         if folder.is_relative_to(mount) and mount.is_relative_to(nearest):

@@ -103,7 +103,7 @@ SELECT e.error_code, e.job_type, e.jobs, e.newest_id,
 
 -- name: jobs_without_handler
 -- Jobs that were snoozed because the machine lacks a capability.
-WITH level(priority) AS (VALUES (1), (2), (3), (4), (5), (6), (7), (8), (9), (10))
+WITH {levels}
 SELECT a.error_code, q.job_type, count(*), max(q.id), a.error_message, a.error_remedy, q.name, max(a.ended_at)
   FROM level CROSS JOIN worker_job_queue q INDEXED BY job_due ON q.priority = level.priority
  CROSS JOIN worker_job_attempt a ON a.job_id = q.id AND a.fence = q.fence AND a.outcome = 'snoozed'
@@ -123,7 +123,7 @@ SELECT d.id
  WHERE own.owner IS NOT NULL ORDER BY d.id LIMIT :most;
 
 -- name: ready_by_type
--- Ready jobs of each type, counted up to :most, found by one seek per type.
+-- Ready jobs of each type, counted up to :most, found by one seek per type. char(1114111) is the greatest character.
 WITH RECURSIVE type(name) AS (
     SELECT min(f.job_type) FROM worker_job_queue f INDEXED BY job_ready WHERE f.status = 'pending' AND f.held = 0
      UNION ALL

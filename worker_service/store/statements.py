@@ -26,6 +26,7 @@ def sqlite_statements() -> dict[str, str]:
         "new_row": placeholders(len(_NEW_COLUMNS)),
         "job_columns": ", ".join(Job._fields),
         "job_columns_as_bytes": ", ".join(f"CAST({name} AS BLOB)" for name in Job._fields),
+        # Rows of the statements close_completed and complete.
         "closing_row": placeholders(10),
         "completed_row": placeholders(4),
     }

@@ -76,6 +76,7 @@ class Store:
     def watch(self) -> FileWatch:
         from worker_service.store.change_watch import FileWatch
 
+        # Writes of different turns of the main loop are no burst.
         pauses = self.database.write_options.pauses
         on_turn = (lambda: None) if pauses is None else pauses.end_burst
         return FileWatch(self.database.path, self.database.change_counter, on_turn=on_turn)

@@ -13,19 +13,19 @@ SELECT tag, count(*) FROM document_tag WHERE owner = :owner GROUP BY tag ORDER B
 
 -- name: tag_names
 -- Seeks from tag to tag in the index instead of reading all rows.
-WITH RECURSIVE one(tag) AS (
+WITH RECURSIVE found(tag) AS (
     SELECT min(tag) FROM document_tag
      UNION ALL
-    SELECT (SELECT min(t.tag) FROM document_tag t WHERE t.tag > one.tag) FROM one WHERE one.tag IS NOT NULL)
-SELECT tag FROM one WHERE tag IS NOT NULL LIMIT :most;
+    SELECT (SELECT min(t.tag) FROM document_tag t WHERE t.tag > found.tag) FROM found WHERE found.tag IS NOT NULL)
+SELECT tag FROM found WHERE tag IS NOT NULL LIMIT :most;
 
 -- name: tag_names_of_owner
-WITH RECURSIVE one(tag) AS (
+WITH RECURSIVE found(tag) AS (
     SELECT min(tag) FROM document_tag WHERE owner = :owner
      UNION ALL
-    SELECT (SELECT min(t.tag) FROM document_tag t WHERE t.owner = :owner AND t.tag > one.tag)
-      FROM one WHERE one.tag IS NOT NULL)
-SELECT tag FROM one WHERE tag IS NOT NULL LIMIT :most;
+    SELECT (SELECT min(t.tag) FROM document_tag t WHERE t.owner = :owner AND t.tag > found.tag)
+      FROM found WHERE found.tag IS NOT NULL)
+SELECT tag FROM found WHERE tag IS NOT NULL LIMIT :most;
 
 -- name: add_tag_action
 INSERT OR IGNORE INTO tag_action (tag, owner, on_end, job_type, payload)

@@ -80,7 +80,7 @@ SELECT lane.job_type, lane.owner, lane.source, g.value ->> 0, g.value ->> 1, g.v
 
 -- name: rests_of_snoozed_jobs
 -- Resting sources of jobs that their handler has snoozed. Such jobs are held and so are in no ready lane.
-WITH level(priority) AS (VALUES (1), (2), (3), (4), (5), (6), (7), (8), (9), (10))
+WITH {levels}
 SELECT 'SOURCE_RESTING', {rest_detail}
   FROM source_rest s
  WHERE s.until > :now

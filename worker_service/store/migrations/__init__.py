@@ -81,7 +81,8 @@ SELECT type, name, sql FROM sqlite_schema
 def _adopt_plain_table(connection: Connection) -> list[str]:
     attached = [(str(kind), str(name), str(sql)) for kind, name, sql in connection.execute(_ATTACHED)]
     for kind, name, _ in attached:
-        connection.execute(f"DROP {kind} {_quoted(name)}")
+        quoted_name = name.replace('"', '""')
+        connection.execute(f'DROP {kind} "{quoted_name}"')
     # Otherwise the views and triggers that name the table would follow it to its new name.
     connection.execute("PRAGMA legacy_alter_table = ON")
     connection.execute(f"{_read('adopt_begin.sql')}\n{schema_sql()}").fetchall()
@@ -121,10 +122,6 @@ def _attach_again(connection: Connection, kind: str, name: str, sql: str) -> str
 
 def _columns(connection: Connection, table: str) -> list[str]:
     return [str(name) for (name,) in connection.execute("SELECT name FROM pragma_table_info(?)", (table,))]
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
 
 
 def _read(name: str) -> str:
