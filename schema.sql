@@ -31,10 +31,10 @@ CREATE TABLE pagemill_schema (
 
 INSERT INTO pagemill_schema (version) VALUES (1);
 
--- The table has one row. Its time identifies the database to a running daemon.
+-- The table has one row. Its created_at identifies the database to a running daemon.
 CREATE UNIQUE INDEX "pagemill db migrate alone says which schema this is" ON pagemill_schema ((0));
 
--- One row for each restore from a backup. Every attempt since then has a higher fence than any attempt before.
+-- One row for each restore from a backup. Every attempt since the restore has a higher fence than any before it.
 CREATE TABLE restored (
     at     TEXT NOT NULL CONSTRAINT "at has at most 1000 bytes" CHECK (length(CAST(at AS BLOB)) <= 1000),
     fence  INTEGER NOT NULL CONSTRAINT "fence is 0 or more" CHECK (fence >= 0)
@@ -51,12 +51,12 @@ CREATE TABLE worker_job_queue (
     account              TEXT,                                -- the remote account that the job is about
     priority             INTEGER NOT NULL ON CONFLICT REPLACE DEFAULT 5,   -- 1 highest … 10 lowest
     status               TEXT    NOT NULL ON CONFLICT REPLACE DEFAULT 'pending',
-    held                 INTEGER NOT NULL ON CONFLICT REPLACE DEFAULT 0,   -- set by triggers: why a claim skips a
-                                 -- pending job: 1 its run_at, 2 its backoff, 4 its dependencies, 8 its busy key,
-                                 -- 16 its batch, which is stopped or waiting
+    held                 INTEGER NOT NULL ON CONFLICT REPLACE DEFAULT 0,   -- set by triggers: sum of the reasons why a
+                                 -- claim skips a pending job: 1 its run_at, 2 its backoff, 4 its dependencies, 8 its
+                                 -- busy key, 16 its batch, which is stopped or waiting
     fence                INTEGER NOT NULL ON CONFLICT REPLACE DEFAULT 0,   -- +1 at every claim, never lowered
     owner                TEXT    NOT NULL ON CONFLICT REPLACE DEFAULT '',  -- user the job belongs to; '' = none
-    source               TEXT    NOT NULL ON CONFLICT REPLACE DEFAULT '',  -- what can be put to rest, e.g. a credential
+    source               TEXT    NOT NULL ON CONFLICT REPLACE DEFAULT '',  -- what the job uses, e.g. a credential; see source_rest
     run_at               TEXT,                                -- earliest start
     created_at           TEXT    NOT NULL ON CONFLICT REPLACE DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now')),
     started_at           TEXT,
@@ -155,6 +155,7 @@ CREATE TABLE worker_job_queue (
         CHECK ((completed_at IS NOT NULL) = (status NOT IN ('pending', 'running')))
 ) STRICT;
 
+-- Comments on indexes name the statements in worker_service/store/*.sql that use them.
 -- claim: the lane (job_type, owner, source) comes first, so that a closed lane is skipped with one seek.
 CREATE INDEX job_ready ON worker_job_queue (job_type, owner, source, priority, created_at)
     WHERE status = 'pending' AND held = 0;
@@ -269,13 +270,13 @@ CREATE TABLE worker_job_dependency (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX dependency_by_needs ON worker_job_dependency (needs_id);
 
--- Jobs whose status has changed and that other jobs wait for. The next transaction of pagemill (at the latest a claim)
--- frees, fails or revives the waiting jobs and removes the rows.
+-- Jobs whose status has changed and that other jobs wait for, or that have a failure_action. The next transaction of
+-- pagemill (at the latest a claim) frees, fails or revives the waiting jobs, inserts the actions and removes the rows.
 CREATE TABLE worker_job_settled (job_id INTEGER PRIMARY KEY) STRICT;
 
 -- Failures that need attention, one per document, source, unique_key or other job. A retry, a new request, a later
--- success and a dismissal remove the row; the next failure inserts it again. DEPENDENCY_FAILED has none: the job it
--- waited for has.
+-- success and a dismissal remove the row; the next failure inserts it again. A job that failed with DEPENDENCY_FAILED
+-- has no row, because the job that it waited for has one.
 CREATE TABLE failure (
     id      INTEGER PRIMARY KEY,
     item    TEXT NOT NULL UNIQUE,          -- 'document 12', 'source ["download","ann","local","/srv/a.pdf"]',
@@ -309,9 +310,9 @@ CREATE TABLE batch (
     round       INTEGER NOT NULL DEFAULT 1,      -- +1 whenever it starts again after it has ended
     note        TEXT,                            -- reason for its state, such as 'stopped by ann'
     replaced_by INTEGER,                         -- the newer batch of its owner that a waiting batch resumes after
-    asked       TEXT NOT NULL DEFAULT '{}',      -- JSON: the user's request
+    asked       TEXT NOT NULL DEFAULT '{}',      -- JSON: the user's request, for display
     actions     TEXT NOT NULL DEFAULT '[]',      -- JSON: actions to run when it ends
-    notify      TEXT NOT NULL DEFAULT '',        -- address of the user who asked to be told when it ends
+    notify      TEXT NOT NULL DEFAULT '',        -- address to which its end is reported
     created_at  TEXT NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now')),
     ended_at    TEXT,
     CONSTRAINT "the id of a batch is 0 to 1000000000000" CHECK (id BETWEEN 0 AND 1000000000000),
@@ -370,7 +371,7 @@ CREATE TABLE deferred_action (
     job_type     TEXT NOT NULL,
     payload      TEXT NOT NULL DEFAULT '',   -- JSON; '' = none
     standing     INTEGER NOT NULL DEFAULT 0, -- 1: repeated for each new generation
-    fired_at     TEXT,
+    fired_at     TEXT,                       -- when it was run; NULL = not yet
     job_id       INTEGER,                    -- the inserted job
     UNIQUE (document_id, generation, on_end, job_type, payload),
     CONSTRAINT "on_end is success or failure" CHECK (on_end IN ('success', 'failure')),
@@ -463,8 +464,8 @@ CREATE TABLE token (
     owner     TEXT,                      -- gives access to this owner's data only; NULL = all data
     made_at   TEXT NOT NULL,
     made_by   TEXT NOT NULL,
-    used_at   TEXT,                      -- time of the last use; a link can be used once
-    until     TEXT,
+    used_at   TEXT,                      -- time of the last use; a used link no longer works
+    until     TEXT,                      -- NULL = no end
     token_id  INTEGER,
     CONSTRAINT "name, digest, scopes, owner, made_at, made_by, used_at and until have at most 1000 bytes"
         CHECK (length(CAST(name AS BLOB)) <= 1000 AND length(CAST(digest AS BLOB)) <= 1000
@@ -494,6 +495,7 @@ CREATE INDEX request_by_time ON request (at);
 
 -- ── Workers, and the gates of lanes ─────────────────────────────────────────────────────────────────────────────
 
+-- One row per daemon. A daemon whose heartbeat_at is too old counts as dead.
 CREATE TABLE worker (
     id            TEXT PRIMARY KEY NOT NULL,
     host          TEXT NOT NULL,
@@ -582,6 +584,7 @@ CREATE TABLE job_limit (
     CONSTRAINT "name has at most 30000 bytes" CHECK (length(CAST(name AS BLOB)) <= 30000)
 ) STRICT, WITHOUT ROWID;
 
+-- Pauses by users: no job, no job of a type, or no job of an owner starts.
 CREATE TABLE pause (
     scope   TEXT NOT NULL CHECK (scope IN ('all', 'type', 'owner')),
     name    TEXT NOT NULL DEFAULT '',
@@ -598,19 +601,21 @@ CREATE TABLE pause (
         CHECK ((scope = 'all') = (name = ''))
 ) STRICT, WITHOUT ROWID;
 
+-- Sources that asked for a pause: their jobs do not start before `until`.
 CREATE TABLE source_rest (
     source  TEXT PRIMARY KEY NOT NULL,
     until   TEXT NOT NULL
             CONSTRAINT "until is a time like 2026-11-18 10:00:00.000 (UTC)"
             CHECK (until IS strftime('%Y-%m-%d %H:%M:%f', until, '+0 days') AND until >= '1970'),
     reason  TEXT,
-    -- '' is the source of jobs without one, which cannot be put to rest.
+    -- '' is the source of jobs without one, which cannot rest.
     CONSTRAINT "source is not empty" CHECK (source <> ''),
     CONSTRAINT "source and reason have at most 30000 bytes"
         CHECK (length(CAST(source AS BLOB)) <= 30000 AND length(CAST(reason AS BLOB)) <= 30000)
 ) STRICT, WITHOUT ROWID;
 
--- P9: among the owners with the fewest running jobs, the one served longest ago comes next.
+-- P9: among the owners with the fewest running jobs, the one served longest ago comes next. `served` rises with
+-- each claim.
 CREATE TABLE owner_served (
     owner   TEXT PRIMARY KEY NOT NULL CONSTRAINT "owner has at most 30000 bytes" CHECK (length(CAST(owner AS BLOB)) <= 30000),
     served  INTEGER NOT NULL
@@ -629,9 +634,9 @@ CREATE TABLE schedule (
                AND length(CAST(paused_at AS BLOB)) <= 30000 AND length(CAST(definition AS BLOB)) <= 90000)
 ) STRICT, WITHOUT ROWID;
 
--- Runs of schedules. Each slot of a [[schedule]] runs once, also after its job was deleted. schedule 'once:KEY' is for
--- `pagemill enqueue --unique KEY --once-per day`. The newest run of each schedule is kept, and all runs of the last two
--- months: a period is at most a month, and a plan never goes back.
+-- Runs of schedules. Each slot (time at which a schedule is due) runs once, also after its job was deleted. schedule
+-- 'once:KEY' is for `pagemill enqueue --unique KEY --once-per day`. The newest run of each schedule is kept, and all
+-- runs of the last two months: a period is at most a month, and a schedule never returns to earlier slots.
 CREATE TABLE schedule_run (
     schedule  TEXT NOT NULL,
     slot      TEXT NOT NULL,     -- scheduled time; 'now …' if started by a user; 'day 2026-11-19' for a key
@@ -646,7 +651,7 @@ CREATE TABLE schedule_run (
 -- last_run
 CREATE INDEX schedule_run_by_time ON schedule_run (schedule, at, slot);
 
--- The position of each schedule: slots up to `until` are handled. plan: cron expression and time zone.
+-- The position of each schedule: its slots up to `until` have been started or skipped. plan: cron expression and zone.
 CREATE TABLE schedule_plan (
     schedule  TEXT PRIMARY KEY NOT NULL,
     plan      TEXT NOT NULL,
@@ -687,7 +692,7 @@ CREATE TABLE document (
     error_remedy        TEXT,
     created_at          TEXT NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now')),
     updated_at          TEXT NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now')),   -- when its reading last advanced
-    gone_at             TEXT,                      -- when it had disappeared from its source
+    gone_at             TEXT,                      -- when a crawl no longer found it in its source
 
     UNIQUE (owner, platform, source_key),
     CONSTRAINT "platform and source_key are not empty" CHECK (platform <> '' AND source_key <> ''),
@@ -826,8 +831,8 @@ CREATE TABLE page_result (
     text          TEXT NOT NULL,
     method        TEXT NOT NULL,            -- layer, ocr, partial, rows, blank, too_large or unreadable
     confidence    REAL,                     -- OCR confidence, 0 to 100
-    divided_words TEXT NOT NULL DEFAULT '', -- words that a line end or a soft hyphen divides, each whole, one per line
-    layout        BLOB,                     -- zlib of JSON: page size, and words with their boxes
+    divided_words TEXT NOT NULL DEFAULT '', -- words that a line end or a soft hyphen divides, joined, one per line
+    layout        BLOB,                     -- zlib of JSON: page size, words with their boxes, blocks, tables
     created_at    TEXT NOT NULL,
     forgotten_at  TEXT,                     -- set when no page refers to it; '' = a chore has not set the time yet
     CONSTRAINT "digest is not empty" CHECK (digest <> ''),
@@ -981,7 +986,7 @@ CREATE INDEX crawl_item_by_note ON crawl_item (crawl, note, id) WHERE note <> ''
 -- ── Guards ──────────────────────────────────────────────────────────────────────────────────────────────────────
 -- No trigger uses the clock for a decision. The times that triggers write are for information only.
 
--- For a plain row, only the WHEN is evaluated.
+-- Refuses invalid values with an explanation. For a plain row, only the WHEN is evaluated.
 CREATE TRIGGER job_insert_guard BEFORE INSERT ON worker_job_queue
 WHEN NEW.status <> 'pending' OR NEW.fence <> 0 OR NEW.retry_count <> 0 OR NEW.requeue_count <> 0
      OR NEW.cancel_requested_at IS NOT NULL OR length(CAST(NEW.payload AS BLOB)) >= 1000 OR NEW.unique_key IS NOT NULL
@@ -1021,6 +1026,7 @@ BEGIN
     END;
 END;
 
+-- Creates or revives the batch, converts times to the usual form, and holds the job if it has to wait.
 CREATE TRIGGER job_arrives AFTER INSERT ON worker_job_queue
 WHEN NEW.held <> 0 OR NEW.run_at IS NOT NULL OR NEW.concurrency_key IS NOT NULL OR NEW.batch_id IS NOT NULL
      OR NEW.created_at NOT GLOB '????-??-?? ??:??:??.[0-9][0-9][0-9]'
@@ -1267,8 +1273,8 @@ BEGIN
     VALUES (NEW.id, NEW.fence, NEW.worker_id, NEW.started_at);
 END;
 
--- Applies the hold of the batch and records work for the next transaction of pagemill. For most jobs, only the WHEN is
--- evaluated.
+-- Holds a job that is pending again in a stopped or waiting batch, and records what the next transaction of pagemill
+-- must update. For most jobs, only the WHEN is evaluated.
 CREATE TRIGGER job_settles AFTER UPDATE OF status ON worker_job_queue
 WHEN NEW.status <> OLD.status
      AND (NEW.document_id IS NOT NULL OR NEW.batch_id IS NOT NULL OR NEW.held & 4 OR NEW.status = 'failed'
@@ -1280,7 +1286,7 @@ BEGIN
        AND (EXISTS (SELECT 1 FROM worker_job_dependency WHERE needs_id = NEW.id)
             OR (NEW.status = 'failed'
                 AND EXISTS (SELECT 1 FROM failure_action WHERE job_id = NEW.id)));
-    -- A retried job with dependencies: check the dependencies again.
+    -- For a retried job with dependencies, the jobs that it needs, so that the dependencies are checked again.
     INSERT OR IGNORE INTO worker_job_settled (job_id)
     SELECT needs_id FROM worker_job_dependency
      WHERE job_id = NEW.id AND NEW.held & 4 AND OLD.status NOT IN ('pending', 'running');
@@ -1322,6 +1328,7 @@ BEGIN
            longest_wait_seconds = max(longest_wait_seconds, excluded.longest_wait_seconds);
 END;
 
+-- Of several failures of one item, the row names the latest job.
 CREATE TRIGGER job_fails AFTER UPDATE OF status ON worker_job_queue
 WHEN NEW.status = 'failed' AND OLD.status <> 'failed'
 BEGIN
@@ -1374,7 +1381,8 @@ BEGIN
     SELECT OLD.id, OLD.owner WHERE OLD.current_generation IS NOT NULL;
 END;
 
--- Holds the pending jobs of a stopped or waiting batch. Also keeps the other columns right after an UPDATE by hand.
+-- Holds the pending jobs of a stopped or waiting batch and frees those of any other. Sets the other columns of the
+-- batch, which an UPDATE by hand leaves out.
 CREATE TRIGGER batch_moved AFTER UPDATE OF state ON batch
 WHEN NEW.state <> OLD.state
 BEGIN
@@ -1513,14 +1521,14 @@ END;
 
 -- ── Views for users, and for the triggers above ─────────────────────────────────────────────────────────────────
 
--- Dependencies between jobs. is_broken: the dependency can no longer be met.
+-- Dependencies between jobs. is_broken: the needed job failed, was cancelled, or was deleted before it completed.
 CREATE VIEW v_waits AS
 SELECT d.job_id, d.needs_id, d.needs, n.status AS needs_status,
        ifnull(n.status = 'completed' OR (d.needs = 'ended' AND n.status IN ('failed', 'cancelled')), d.needs = 'ended') AS is_met,
        ifnull(d.needs = 'completed' AND n.status IN ('failed', 'cancelled'), d.needs = 'completed') AS is_broken
   FROM worker_job_dependency d LEFT JOIN worker_job_queue n ON n.id = d.needs_id;
 
--- Failed jobs that may need attention. The work of an older generation is no longer wanted.
+-- Failed jobs that may need attention. Jobs of an older generation are left out: a newer one replaces their work.
 CREATE VIEW v_failed AS
 SELECT q.id AS job_id, q.owner, ifnull(q.error_code, '') AS code,
        CASE WHEN q.generation IS NOT NULL THEN 'document ' || q.document_id
