@@ -45,8 +45,6 @@ _BATCH_ENDED_EVENT = {"type": "batch.{state}", "data": {"batch": "{batch_id}", "
 
 
 class Submission(Struct, frozen=True, kw_only=True):
-    """Values of `_submission_options`."""
-
     owner: str
     title: str
     batch_id: int | None

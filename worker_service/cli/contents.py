@@ -13,6 +13,7 @@ import click
 from msgspec.structs import replace
 
 from job_handlers.file_kinds import FileKind
+from worker_service.base.clock import wall_clock
 from worker_service.base.errors import BadInput, Refused
 from worker_service.base.files import atomic_write
 from worker_service.base.humanize import counted
@@ -43,7 +44,8 @@ from worker_service.services.keyword_counts import (
 )
 from worker_service.services.page_blocks import with_markdown
 from worker_service.services.page_tables import tables_of, tables_with_all_rows, write_csv, write_tables
-from worker_service.services.search import find_documents, read_added
+from worker_service.services.parse import read_past
+from worker_service.services.search import find_documents
 
 # The search puts these around each hit in a snippet. The text of a document contains neither character.
 _HIT_MARKS = ("\x02", "\x03")
@@ -100,7 +102,9 @@ def _search_options(function: Function) -> Function:
     def run(call: Invocation, words: Sequence[str], since: str | None, until: str | None, **values: Any) -> Any:
         filter_names = ("owner", "document_id", "batch_id", "kind", "is_sure", "needs_all")
         filters: dict[str, Any] = {name: values.pop(name) for name in filter_names}
-        filters |= {"since": read_added(since), "until": read_added(until), "tags": read_tags(values.pop("tags"))}
+        now = wall_clock()
+        filters |= {"since": read_past(since or None, now=now), "until": read_past(until or None, now=now)}
+        filters["tags"] = read_tags(values.pop("tags"))
         request = SearchRequest(" ".join(words), **filters)
         return function(call, request, **values)
 

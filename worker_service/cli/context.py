@@ -28,8 +28,6 @@ T = TypeVar("T")
 
 
 class Invocation:
-    """One call of a verb."""
-
     def __init__(self, *, as_json: bool, database: str | None) -> None:
         self.as_json = as_json
         self._database = database

@@ -6,9 +6,8 @@ import filecmp
 import shutil
 import tempfile
 from collections.abc import Sequence
-from enum import Enum, auto
 from pathlib import Path
-from typing import IO
+from typing import IO, Literal
 
 import click
 from msgspec import Struct
@@ -29,10 +28,7 @@ from worker_service.services.session import Session
 class _TargetExists(Refused): ...
 
 
-class _IfExists(Enum):
-    KEEP = auto()
-    UPDATE = auto()  # replace a file that differs
-    REPLACE = auto()
+_IfExists = Literal["keep", "replace if different", "replace"]
 
 
 class _Copy(Struct, frozen=True):
@@ -89,11 +85,9 @@ def export(
     """
     if update and force:
         raise BadInput("--force replaces all existing files, --update only changed ones", "use one of them")
-    if_exists = _IfExists.KEEP
+    if_exists: _IfExists = "replace" if force else "keep"
     if update:
-        if_exists = _IfExists.UPDATE
-    if force:
-        if_exists = _IfExists.REPLACE
+        if_exists = "replace if different"
     if job_id is not None:
         if not selector.is_empty:
             raise BadInput("--job cannot be combined with documents", "leave out one of them")
@@ -151,10 +145,10 @@ def _copy_files(
     for copy in copies:
         exists = copy.target.exists()
         try:
-            if exists and if_exists is _IfExists.KEEP:
+            if exists and if_exists == "keep":
                 remedy = "--update replaces what has changed, --force everything"
                 failures.append(_TargetExists(f"{copy.target} exists already", remedy))
-            elif exists and if_exists is _IfExists.UPDATE and _is_unchanged(copy):
+            elif exists and if_exists == "replace if different" and _is_unchanged(copy):
                 unchanged.append(copy.target)
             else:
                 copy.target.parent.mkdir(parents=True, exist_ok=True)

@@ -390,7 +390,6 @@ def unpause(call: Invocation, job_type: str | None, owner: str | None, everythin
 
 
 def _scope_and_name(job_type: str | None, owner: str | None, everything: bool) -> tuple[str, str]:
-    """Return, for example, ("owner", "alice")."""
     if bool(job_type) + bool(owner) + everything != 1:
         raise click.UsageError("give one of TYPE, --owner NAME, --all", click.get_current_context())
     if job_type:

@@ -277,7 +277,7 @@ def _describe_silence(explanation: Why) -> str:
 
 
 def _find_newest_problem(call: Invocation) -> int | None:
-    """Return the newest job with a problem, or print that there is none."""
+    """Return a job, or print that none has a problem."""
     from worker_service.services.job_advice import newest_job_with_a_problem
 
     job_id = newest_job_with_a_problem(call.session)

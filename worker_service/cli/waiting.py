@@ -182,7 +182,6 @@ def wait_for_documents(
     timeout: str | None,
     watch: WatchDocuments,
 ) -> DocumentsProgress:
-    """Wait until each document has been read or has failed."""
     for progress in poll(session, lambda: _documents_progress(session, awaited), deadline=deadline_after(timeout)):
         watch(progress)
         if progress.ended >= len(awaited):

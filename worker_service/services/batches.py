@@ -155,7 +155,7 @@ def progress_of(batch: Batch, facts: BatchFacts) -> BatchProgress:
 
 
 def describe_progress(details: BatchDetails) -> str:
-    """Return a text such as `30 of 120 files · 4,664 pages · 44 pages/min · 14 min left`."""
+    """Return, for example, `30 of 120 files · 4,664 pages · 44 pages/min · 14 min left`."""
     batch, progress = details.batch, details.progress
     failed = progress.files_failed or progress.jobs_failed
     problem_counts = [(failed, "failed"), (progress.files_cancelled, "cancelled")]

@@ -33,7 +33,6 @@ def csv_lines(headers: Sequence[str], rows: Iterable[Sequence[object]], *, is_fo
 
 
 def harmless_cell(value: object) -> object:
-    """Return a cell in which text never becomes a formula."""
     if not isinstance(value, str):
         return value
     text = harmless(value)

@@ -165,7 +165,6 @@ def offered_choices(session: Session) -> Mapping[str, Sequence[str]]:
 
 
 def _choices_of_handlers(session: Session) -> list[dict[str, Choices]]:
-    """Return the choices of each handler, by payload key."""
     import msgspec  # not needed by every command
 
     from worker_service.handlers.contract import Choices
@@ -179,7 +178,6 @@ def _choices_of_handlers(session: Session) -> list[dict[str, Choices]]:
 
 
 def _warn_or_refuse(word: str, key: str, choices: Sequence[Choices]) -> str:
-    """Return a warning for a known word that is not installed. Raise `BadInput` for an unknown one."""
     installed = ", ".join(dict.fromkeys(value for choice in choices for value in choice.available)) or "none"
     for choices_of_handler in choices:
         if (how_to_install := choices_of_handler.how_to_install.get(word)) is not None:

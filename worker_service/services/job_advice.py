@@ -24,7 +24,7 @@ _TEMPORARY_GATES = set(
 """Gates that open without a user's action."""
 
 _START_NOW = "to start it now: pagemill run-now {id}"
-NEXT_MOVES_BY_GATE = {
+NEXT_STEP_BY_GATE = {
     "WORKER_DOWN": "to start a daemon: {start}",
     "PAUSED": "to lift the pause: pagemill unpause {job_type}, or --owner NAME, or --all; `pagemill` shows the pauses",
     "BATCH_STOPPED": "to resume the batch: pagemill batch resume {batch_id}",
@@ -67,11 +67,11 @@ def why(session: Session, job_id: int) -> Why:
     job, overview = session.job_queries.get(job_id), Overview(session)
     gates = session.gates.explain(job_id, dead=overview.dead_worker_ids)
     advised_gates = [
-        GateAdvice(gate.code, gate.detail, gate.remedy, gate.count, _next_move(gate, job, session.settings))
+        GateAdvice(gate.code, gate.detail, gate.remedy, gate.count, _next_step_for_gate(gate, job, session.settings))
         for gate in gates
     ]
     if job.status is not Status.RUNNING:
-        return Why(job, advised_gates, "", _advice_for(job))
+        return Why(job, advised_gates, "", _next_step_for_job(job))
     worker_state = next((worker.state for worker in overview.workers if worker.id == job.worker_id), "")
     # `pace_of` returns a silence only if it is long for this job; `silent_seconds` of the result is always set.
     is_silent_too_long = pace_of(job, session.clock()).silent_seconds is not None
@@ -117,7 +117,7 @@ def _has_problem(session: Session, job: Job, overview: Overview) -> bool:
     return bool(attempts) and attempts[-1].outcome == "snoozed"
 
 
-def _advice_for(job: Job) -> str:
+def _next_step_for_job(job: Job) -> str:
     retry = f"pagemill retry {job.id}"
     if job.status is Status.CANCELLED:
         return f"to run it again: {retry}"
@@ -132,7 +132,7 @@ def _advice_for(job: Job) -> str:
     return f"it would fail again in the same way; when the cause is fixed: {again}"
 
 
-def _next_move(gate: Gate, job: Job, settings: Settings) -> str:
+def _next_step_for_gate(gate: Gate, job: Job, settings: Settings) -> str:
     # The handler may have been installed after the daemon started.
     if gate.code == "UNKNOWN_TYPE" and job.job_type in installed_types(settings):
         return (
@@ -142,8 +142,8 @@ def _next_move(gate: Gate, job: Job, settings: Settings) -> str:
         )
     if gate.remedy:
         return f"{gate.remedy}; then restart the worker, unless the line above says when the job starts again"
-    move = NEXT_MOVES_BY_GATE.get(gate.code, "pagemill show {id}")
-    return move.format(
+    step = NEXT_STEP_BY_GATE.get(gate.code, "pagemill show {id}")
+    return step.format(
         id=job.id,
         job_type=job.job_type,
         owner=job.owner,

@@ -60,7 +60,7 @@ def require_jobs(session: Session, ids: Sequence[int], owner: str | None = None)
 
 
 def progress_in_words(job: Job, *, now: datetime | None = None) -> str:
-    """Return a text such as `page 8 of 44 · 12 pages/min · 3 min left`."""
+    """Return, for example, `page 8 of 44 · 12 pages/min · 3 min left`."""
     from worker_service.jobs.progress import pace_of  # only for running jobs
 
     pace = pace_of(job, now or wall_clock())
@@ -100,7 +100,7 @@ def state_of(job: Job, *, now: datetime | None = None) -> str:
 
 
 def title_of_job(job: Job) -> str:
-    """Return a text such as `job 42 (download, report.pdf)`."""
+    """Return, for example, `job 42 (download, report.pdf)`."""
     return f"job {job.id} ({', '.join(filter(None, [job.job_type, job.name]))})"
 
 

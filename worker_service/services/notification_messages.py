@@ -48,7 +48,7 @@ def _shortened(notice: Notice) -> Notice:
 
 
 def _summary(notices: Iterable[Notice]) -> str:
-    """Return a text such as `300 jobs failed, 1 batch is done`."""
+    """Return, for example, `300 jobs failed, 1 batch is done`."""
     number_by_kind = Counter(notice.kind for notice in notices)
     return ", ".join(counted(number_by_kind[kind], *KINDS[kind]) for kind in KINDS if number_by_kind[kind])
 

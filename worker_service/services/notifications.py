@@ -35,7 +35,7 @@ from worker_service.services.serialize import iso
 from worker_service.services.session import IDS_AT_ONCE, Session, chunks
 from worker_service.settings.notifications import OWNER, NotifyRule, hide_secrets
 
-_CHANNELS = "worker_service.channels"
+_CHANNEL_GROUP = "worker_service.channels"
 _NOTICES_AT_ONCE = 10_000
 _PRIORITY = 3
 """Before other jobs, whose default is 5."""
@@ -110,7 +110,8 @@ def read_address(session: Session, word: str, *, owner: str) -> str:
 def channel_warnings(session: Session, address: str) -> list[str]:
     """Return what the channel lacks, such as a setting, in sentences."""
     session.settings.export_handler_settings()
-    channels = [point.load() for point in find_entry_points(group=_CHANNELS) if point.name == address.partition(":")[0]]
+    scheme = address.partition(":")[0]
+    channels = [point.load() for point in find_entry_points(group=_CHANNEL_GROUP) if point.name == scheme]
     reasons = [channel.missing() for channel in channels if hasattr(channel, "missing")]
     return [f"no message can be sent to {address}: {reason}" for reason in reasons if reason is not None]
 
@@ -234,7 +235,7 @@ def _notify_job(session: Session, message: Message) -> NewJob:
 
 def _require_channel(address: str) -> None:
     scheme = address.partition(":")[0]
-    schemes = [channel.name for channel in find_entry_points(group=_CHANNELS)]
+    schemes = [channel.name for channel in find_entry_points(group=_CHANNEL_GROUP)]
     if scheme not in schemes:
         raise BadInput(f"{hide_secrets(address)} is not an address: it begins with one of {', '.join(schemes)}")
 

@@ -125,10 +125,8 @@ def why_no_image(session: Session, document: Document) -> NoPageImage | None:
 
 
 def check_password(session: Session, renderer: PageRenderer, document: Document) -> None:
-    """Raise `PageLocked` if the stored password does not open the file, `RendererBusy` if it cannot be checked now.
-
-    The check renders page 1. It deletes the cached images first: with one, nothing would be rendered.
-    """
+    """Raise `PageLocked` if the stored password does not open the file, `RendererBusy` if it cannot be checked now."""
+    # Page 1 is rendered only if its image is not cached.
     delete_images(session.settings.workspace, [document.id])
     try:
         page_image(session, renderer, document.id, 1)

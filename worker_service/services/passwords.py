@@ -51,9 +51,9 @@ def check(password: str) -> str:
     return line
 
 
-def save(workspace: Path, typed: DocumentPassword) -> None:
+def save(workspace: Path, entry: DocumentPassword) -> None:
     """Write the password. The group gets access only if it shares the workspace."""
-    target = path_of(workspace, typed.platform, typed.owner, typed.source_key)
+    target = path_of(workspace, entry.platform, entry.owner, entry.source_key)
     workspace.mkdir(parents=True, exist_ok=True)
     status = workspace.stat()
     # A directory that all users may write is not shared with the group alone.
@@ -62,7 +62,7 @@ def save(workspace: Path, typed: DocumentPassword) -> None:
         target.parent.mkdir(mode=0o700, exist_ok=True)
         _set_owner_and_mode(target.parent, status, 0o2770 if is_shared else 0o700)
     with atomic_write(target, mode=0o600, is_synced=True) as file:
-        file.write(msgspec.json.encode(typed))
+        file.write(msgspec.json.encode(entry))
         _set_owner_and_mode(file.fileno(), status, 0o660 if is_shared else 0o600)
 
 
@@ -102,10 +102,10 @@ def _is_needed(store: Store, path: Path) -> bool:
     except FileNotFoundError:
         return True  # another process has deleted it
     # A name with a leading dot is an unfinished file that a killed process has left behind.
-    typed = None if path.name.startswith(".") else _read(path)
-    if typed is None:
+    entry = None if path.name.startswith(".") else _read(path)
+    if entry is None:
         return False
-    return typed.is_kept or store.removal.is_source_awaited(typed.platform, typed.owner, typed.source_key)
+    return entry.is_kept or store.removal.is_source_awaited(entry.platform, entry.owner, entry.source_key)
 
 
 def _read(path: Path) -> DocumentPassword | None:

@@ -112,7 +112,7 @@ def schedule_entries(session: Session, *, includes_settings_file: bool = True) -
 
 
 def read_stored(session: Session, stored: StoredSchedule) -> ScheduleEntry:
-    """Read a stored schedule. If it cannot be read, return an entry with a `fault`, which starts nothing."""
+    """Return an entry with a `fault`, which starts nothing, if the definition cannot be read."""
     try:
         return read_definition(session, stored)
     except BadInput as error:

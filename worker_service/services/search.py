@@ -7,11 +7,9 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from worker_service.base.clock import wall_clock
 from worker_service.jobs.search import SearchRequest, SearchResult
 from worker_service.services.documents import require_batches
 from worker_service.services.page_blocks import passage_limits
-from worker_service.services.parse import read_past
 from worker_service.services.session import Session
 
 if TYPE_CHECKING:
@@ -23,11 +21,6 @@ if TYPE_CHECKING:
 def find_documents(session: Session, request: SearchRequest) -> SearchResult:
     require_batches(session, () if request.batch_id is None else (request.batch_id,))
     return session.search.find(request, lambda: _meaning_of(session, request.text))
-
-
-def read_added(text: str | None) -> str | None:
-    """Parse `3d` (ago) or `2026-11-18`."""
-    return read_past(text or None, now=wall_clock())
 
 
 # ── Meaning ───────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -80,28 +80,31 @@ def create_link(
 
 def begin_browser_session(session: Session, text: str) -> CreatedToken | None:
     """Begin a session by the text of a token, or of a link, which works once. Return None for another text."""
-    used = _find_valid(session, text, TokenKind.TOKEN, TokenKind.LINK)
-    if used is None:
+    token_or_link = _find_valid(session, text, TokenKind.TOKEN, TokenKind.LINK)
+    if token_or_link is None:
         # Write nothing for a visitor who only guesses.
         return None
     session.store.tokens.forget_ended()
     until = as_text(add_duration(session.clock(), _SESSION_VALID_FOR))
     # The end of a link limits only the sign-in; the end of a token also limits its sessions.
-    if used.kind is TokenKind.TOKEN and used.until is not None:
-        until = min(until, used.until)
+    if token_or_link.kind is TokenKind.TOKEN and token_or_link.until is not None:
+        until = min(until, token_or_link.until)
     secret = new_secret()
     new = NewToken(
         kind=TokenKind.SESSION,
-        name=used.name,
+        name=token_or_link.name,
         digest=digest_of(secret),
-        scopes=used.scopes,
-        owner=used.owner,
-        made_by=used.made_by,
+        scopes=token_or_link.scopes,
+        owner=token_or_link.owner,
+        made_by=token_or_link.made_by,
         until=until,
     )
-    session_id = session.store.tokens.begin_session(used.id, new)
-    # None: the link was used, or the token removed, since it was found.
-    return None if session_id is None else CreatedToken(session_id, used.name, token_text(session_id, secret), until)
+    session_id = session.store.tokens.begin_session(token_or_link.id, new)
+    return (
+        None
+        if session_id is None
+        else CreatedToken(session_id, token_or_link.name, token_text(session_id, secret), until)
+    )
 
 
 def find_token(session: Session, text: str) -> Token | None:

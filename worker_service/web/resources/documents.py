@@ -19,8 +19,8 @@ from worker_service.services import documents, keyword_counts
 from worker_service.services.documents import DocumentList
 from worker_service.services.keyword_counts import KeywordPart
 from worker_service.services.page_images import WIDTH, page_image
-from worker_service.services.parse import read_document_order, read_document_selector
-from worker_service.services.search import find_documents, read_added
+from worker_service.services.parse import read_document_order, read_document_selector, read_past
+from worker_service.services.search import find_documents
 from worker_service.services.session import Session
 from worker_service.web.access import Visitor, visitor_of
 from worker_service.web.database_sessions import session_of
@@ -109,8 +109,8 @@ def search(
         document_id=query.document,
         kind=query.kind,
         tags=read_tags(query.tag),
-        since=read_added(query.since),
-        until=read_added(query.until),
+        since=read_past(query.since or None, now=session.clock()),
+        until=read_past(query.until or None, now=session.clock()),
         is_sure=query.sure,
         needs_all=query.all,
         documents=query.limit,

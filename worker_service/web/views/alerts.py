@@ -12,7 +12,7 @@ from worker_service.jobs.batches import Batch, BatchState
 from worker_service.jobs.job import Gate
 from worker_service.services.batches import list_batches
 from worker_service.services.health import Level, health_reasons
-from worker_service.services.job_advice import NEXT_MOVES_BY_GATE
+from worker_service.services.job_advice import NEXT_STEP_BY_GATE
 from worker_service.services.overview import Overview, title_of_pause
 from worker_service.services.schedules import HOW_TO_RUN_TICKS, overdue_schedules
 from worker_service.services.session import Session
@@ -75,7 +75,7 @@ def _service_alerts(overview: Overview) -> Iterator[Alert]:
 def _standstill_alert(gates: Sequence[Gate]) -> Alert:
     gate = gates[0]
     other_reasons = f", and {counted(len(gates) - 1, 'other reason')}" if len(gates) > 1 else ""
-    advice = NEXT_MOVES_BY_GATE[gate.code] if gate.code in ("CAPABILITY_MISSING", "SOURCE_RESTING") else ""
+    advice = NEXT_STEP_BY_GATE[gate.code] if gate.code in ("CAPABILITY_MISSING", "SOURCE_RESTING") else ""
     show = AlertButton("Show", "/jobs?status=pending", method="link")
     return Alert(
         Level.WARNING, "No pending job can start", gate.detail + other_reasons, capitalised(gate.remedy or advice), show
