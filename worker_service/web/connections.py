@@ -92,7 +92,7 @@ class Connection(asyncio.Protocol):
 
     @contextmanager
     def answering(self) -> Iterator[None]:
-        """Suspend the deadline during an answer. Pipelined requests overlap briefly."""
+        """Suspend the deadline. Pipelined requests may overlap, so count them."""
         self._open_requests += 1
         self._stop_deadline()
         try:

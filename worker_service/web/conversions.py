@@ -31,8 +31,6 @@ from worker_service.web.resources.read_requests import OptionValues, submit_file
 
 
 class NotConverted(HttpProblem, code="not_converted", status=422):
-    """The document could not be read, for the reason in `problem`."""
-
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem.detail, problem.remedy)
         self.code = problem.code
@@ -111,7 +109,7 @@ async def convert(
 class _AwaitedDocument(Struct, frozen=True):
     source_key: str
     job_id: int | None
-    """None: the document has been read before, and needs no job."""
+    """None: the document was read before."""
 
 
 def _submit(request: Request, name: str, incoming: IncomingFile, options: OptionValues) -> _AwaitedDocument:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
-from threading import Lock
+from threading import Lock, RLock
 from typing import cast
 
 from msgspec.structs import replace
@@ -75,7 +75,7 @@ def _file_id(settings: Settings) -> FileId:
 
 @contextmanager
 def session_of(request: HTTPConnection) -> Iterator[Session]:
-    """Open a session for the visitor. Blocks, so call it only in a thread."""
+    """Open a session for the visitor. Call it only in a thread."""
     sessions, visitor = cast(SessionPool, request.app.state.sessions), visitor_of(request)
     if request.scope["method"] not in SAFE_METHODS:
         # Pages do not check it, so check it again behind `AuthenticationMiddleware`.
@@ -92,7 +92,7 @@ class DatabaseVersion:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._lock = Lock()
+        self._lock = RLock()  # `read` calls `close`
         self._session: Session | None = None
         self._file_id: FileId = (0, 0)
         self._prefix = ""
@@ -101,7 +101,7 @@ class DatabaseVersion:
         with self._lock:
             file_id = _file_id(self._settings)
             if self._session is None or file_id != self._file_id:
-                self._close()
+                self.close()
                 self._session = open_session(self._settings, actor="web")
                 self._file_id = file_id
                 # The counter of a new connection starts again.
@@ -110,9 +110,6 @@ class DatabaseVersion:
 
     def close(self) -> None:
         with self._lock:
-            self._close()
-
-    def _close(self) -> None:
-        if self._session is not None:
-            self._session.close()
-        self._session = None
+            if self._session is not None:
+                self._session.close()
+            self._session = None

@@ -65,18 +65,21 @@ def run_until_signal(server: uvicorn.Server, listener: socket.socket) -> None:
 def open_socket(listen: Listen) -> socket.socket:
     address = LISTEN.format(listen)
     try:
-        if isinstance(listen, Path):
-            return _open_unix_socket(listen)
-        [(family, kind, protocol, _, socket_address), *_] = socket.getaddrinfo(
-            *listen, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
-        # Pass the protocol: asyncio sets TCP_NODELAY only on sockets whose protocol is TCP. Without it every response
-        # on a reused connection waits 40 ms for an acknowledgement.
         with ExitStack() as on_error:
-            listener = on_error.enter_context(socket.socket(family, kind, protocol))
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(STUCK_SECONDS * 1000))
-            listener.bind(socket_address)
+            if isinstance(listen, Path):
+                _remove_left_over(listen)
+                listener = on_error.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+                listener.bind(str(listen))
+            else:
+                [(family, kind, protocol, _, socket_address), *_] = socket.getaddrinfo(
+                    *listen, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+                )
+                # Pass the protocol: asyncio sets TCP_NODELAY only on sockets whose protocol is TCP. Without it every
+                # response on a reused connection waits 40 ms for an acknowledgement.
+                listener = on_error.enter_context(socket.socket(family, kind, protocol))
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(STUCK_SECONDS * 1000))
+                listener.bind(socket_address)
             listener.listen(_BACKLOG)
             on_error.pop_all()  # the caller closes it
             return listener
@@ -86,16 +89,6 @@ def open_socket(listen: Listen) -> socket.socket:
                 f"{address} is in use by another program", "set web_listen, or stop that program"
             ) from error
         raise CannotListen(f"cannot listen at {address}: {(error.strerror or str(error)).lower()}") from error
-
-
-def _open_unix_socket(path: Path) -> socket.socket:
-    _remove_left_over(path)
-    with ExitStack() as on_error:
-        listener = on_error.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-        listener.bind(str(path))
-        listener.listen(_BACKLOG)
-        on_error.pop_all()  # the caller closes it
-        return listener
 
 
 def _remove_left_over(path: Path) -> None:

@@ -97,18 +97,15 @@ class EdgeMiddleware:
                 refuse_host(request)
                 refuse_ambiguous_length(request)
                 await self._app(scope, body.receive, safe_response.send)
-            except PagemillError as error:
-                if safe_response.has_begun:
-                    raise
-                response = await respond_to_error(request, error)
-                await response(scope, body.receive, safe_response.send)
             except ClientDisconnect:
                 # The client closed the connection. That is normal, so it is not logged.
                 return
             except Exception as error:
+                # Starlette's handlers respond to errors of routes, but not of middleware.
                 if safe_response.has_begun:
                     raise
-                response = await respond_to_unexpected_error(request, error)
+                respond = respond_to_error if isinstance(error, PagemillError) else respond_to_unexpected_error
+                response = await respond(request, error)
                 await response(scope, body.receive, safe_response.send)
 
 

@@ -41,6 +41,10 @@ class NoParameters(Struct, frozen=True):
     pass
 
 
+class DryRunQuery(Struct, frozen=True):
+    dry_run: DryRunParameter = False
+
+
 class PageQuery(Struct, frozen=True, kw_only=True):
     limit: Annotated[int, Meta(ge=1, le=1000, description="Maximum number of items; default 50.")] = 50
     before: Annotated[Id, about("The `next` of the previous page.")] | None = None

@@ -28,14 +28,10 @@ PARSED_AT_ONCE = 4
 PARSE_BYTES_MAX = 64 * 1024 * 1024
 """Largest body with a PDF as base64, which is decoded in memory."""
 
-_NAMELESS = "document"
-
 
 async def open_webui(request: Request) -> Response:
     """Answer `PUT /process` of Open WebUI's external document loader: a list of pages, numbered from 0."""
-    async with received_body(request) as incoming:
-        conversion = await convert(request, unquote(request.headers.get("x-filename", _NAMELESS)), incoming)
-    return JSONResponse(await run_in_threadpool(_open_webui_answer, conversion))
+    return JSONResponse(await run_in_threadpool(_open_webui_answer, await _convert_body(request)))
 
 
 def _open_webui_answer(conversion: Conversion) -> list[dict[str, Any]]:
@@ -50,15 +46,18 @@ def _open_webui_answer(conversion: Conversion) -> list[dict[str, Any]]:
 
 async def tika(request: Request) -> Response:
     """Answer `PUT /tika/text` of Apache Tika 3, and `PUT /tika/json/md` of Tika 4."""
-    name = unquote(request.headers.get("x-filename", _NAMELESS))
-    async with received_body(request) as incoming:
-        conversion = await convert(request, name, incoming)
+    conversion = await _convert_body(request)
     return JSONResponse(await run_in_threadpool(_tika_answer, conversion, request.url.path.endswith("/md")))
 
 
 def _tika_answer(conversion: Conversion, is_markdown: bool) -> dict[str, str]:
     content = {"tk:content": "\n\n".join(conversion.markdown)} if is_markdown else {"X-TIKA:content": conversion.text}
     return {**content, "Content-Type": conversion.media_type, "xmpTPg:NPages": str(len(conversion.pages))}
+
+
+async def _convert_body(request: Request) -> Conversion:
+    async with received_body(request) as incoming:
+        return await convert(request, unquote(request.headers.get("x-filename", "")), incoming)
 
 
 # ── OpenContracts ───────────────────────────────────────────────────────────────────────────────────────────────────

@@ -22,7 +22,7 @@ from worker_service.services.keyword_counts import TermCounts
 from worker_service.services.page_tables import tables_of
 from worker_service.web.api.endpoint import ApiRequest, ApiResponse, endpoint
 from worker_service.web.api.passage_feed import PassageChanges, changed_passages
-from worker_service.web.parameters import DryRunParameter, Given, Id, about
+from worker_service.web.parameters import DryRunQuery, Given, Id, about
 from worker_service.web.resources import documents as resource
 from worker_service.web.resources.documents import (
     BatchParameter,
@@ -54,10 +54,6 @@ class KeywordsQuery(Struct, frozen=True, kw_only=True):
     by: Annotated[
         Literal["document", "page"], about("page: count per page, only pages with matches. Default document.")
     ] = "document"
-
-
-class RemovalQuery(Struct, frozen=True):
-    dry_run: DryRunParameter = False
 
 
 class PassagesQuery(Struct, frozen=True):
@@ -229,7 +225,7 @@ def delete_password(call: ApiRequest) -> Document:
 
 
 @endpoint("DELETE", "/api/documents/{id}")
-def delete_document(call: ApiRequest, query: RemovalQuery) -> Removed | Weight:
+def delete_document(call: ApiRequest, query: DryRunQuery) -> Removed | Weight:
     """Remove a document that is not being read, with its pages and files. This cannot be undone."""
     document = _visible_document(call)
     if query.dry_run:

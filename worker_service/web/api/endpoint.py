@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from codecs import BOM_UTF8
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar, cast, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -221,10 +221,7 @@ def _not_modified(state: str, content: str) -> Response:
 
 def _read_query(request: Request, kind: type[Struct]) -> Struct:
     pairs = [(name.replace("-", "_"), value) for name, value in request.query_params.multi_items()]
-    for name, _ in pairs:
-        if name not in kind.__struct_encode_fields__:
-            hint = did_you_mean(name, kind.__struct_encode_fields__, _choices(kind))
-            raise BadInput(f"{request.url.path} has no parameter {name!r}", hint)
+    _refuse_unknown([name for name, _ in pairs], kind, f"{request.url.path} has no parameter")
     return read_parameters(pairs, kind)
 
 
@@ -255,10 +252,7 @@ def _decode_body(raw: bytes, kind: type[Struct]) -> Struct:
         raise BadInput(f"the body is not JSON: {error}") from None
     if not isinstance(value, dict):
         raise BadInput("the body must be a JSON object, such as {}")
-    for name in value:
-        if name not in kind.__struct_encode_fields__:
-            hint = did_you_mean(name, kind.__struct_encode_fields__, _choices(kind))
-            raise BadInput(f"the body has an unknown field {name!r}", hint)
+    _refuse_unknown(value, kind, "the body has an unknown field")
     _refuse_nul("body", value)
     try:
         return msgspec.convert(value, kind)
@@ -266,8 +260,12 @@ def _decode_body(raw: bytes, kind: type[Struct]) -> Struct:
         raise BadInput(f"the body does not fit: {str(error).replace('$', 'body')}") from None
 
 
-def _choices(kind: type[Struct]) -> str:
-    return f"there are {', '.join(kind.__struct_encode_fields__) or 'none'}"
+def _refuse_unknown(names: Iterable[str], kind: type[Struct], problem: str) -> None:
+    known_names = kind.__struct_encode_fields__
+    for name in names:
+        if name not in known_names:
+            choices = f"there are {', '.join(known_names) or 'none'}"
+            raise BadInput(f"{problem} {name!r}", did_you_mean(name, known_names, choices))
 
 
 def _refuse_nul(place: str, value: object) -> None:

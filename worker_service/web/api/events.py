@@ -131,7 +131,8 @@ class EventReader:
         if cursor is None:
             # Send an id at once, so that a client that reconnects before the first event misses nothing.
             return [_event_text("hello", {}, newest)]
-        if newest.event_id - cursor.event_id + newest.notice_id - cursor.notice_id > _MISSED_EVENTS_MAX:
+        missed_events = (newest.event_id - cursor.event_id) + (newest.notice_id - cursor.notice_id)
+        if missed_events > _MISSED_EVENTS_MAX:
             return [_event_text("reset", {}, newest)]
         texts: list[str] = []
         is_all = False

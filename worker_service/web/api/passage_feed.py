@@ -25,8 +25,7 @@ _READS_MAX = 5
 _CURSOR = re.compile(r"(\d{1,18})\.([0-9a-f]{12})")
 
 
-class CursorOutdated(Refused, code="cursor_outdated"):
-    """The cursor was made by another database, or for passages of another length."""
+class CursorOutdated(Refused, code="cursor_outdated"): ...
 
 
 class PassageChange(Struct, frozen=True):

@@ -22,7 +22,7 @@ from worker_service.web.api.endpoint import ApiRequest, ApiResponse, Items, endp
 from worker_service.web.api.jobs import ChangedJobs, changed_jobs
 from worker_service.web.api.metrics import MEDIA_TYPE
 from worker_service.web.cached_value import CachedValue
-from worker_service.web.parameters import DryRunParameter, about
+from worker_service.web.parameters import DryRunQuery, about
 from worker_service.web.resources import system as resource
 from worker_service.web.resources.system import WorkersAndNodes
 
@@ -72,10 +72,6 @@ class PausedScope(UnpausedScope, frozen=True):
 
 class ActionsQuery(Struct, frozen=True):
     limit: Annotated[int, Meta(ge=1, le=1000, description="Maximum number of actions; default 20.")] = 20
-
-
-class UndoQuery(Struct, frozen=True):
-    dry_run: DryRunParameter = False
 
 
 @endpoint("GET", "/api/scheduler/status", is_time_dependent=True)
@@ -160,7 +156,7 @@ def list_actions(call: ApiRequest, query: ActionsQuery) -> Items[Action]:
 
 
 @endpoint("POST", "/api/actions/{id}/undo")
-def undo(call: ApiRequest, query: UndoQuery) -> ChangedJobs | Action:
+def undo(call: ApiRequest, query: DryRunQuery) -> ChangedJobs | Action:
     """Undo an action for every job that has not changed since.
 
     Undoing another user's action needs the scope admin.

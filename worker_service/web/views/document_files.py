@@ -28,7 +28,7 @@ def image(request: Request) -> Response:
 
 
 async def thumbnail(request: Request) -> Response:
-    """Return the first page, stored or drawn. Its URL names the generation (`?of=`), so that browsers can cache it."""
+    """Return the first page. Its URL names the generation (`?of=`), so that browsers can cache it."""
     stored = await run_in_threadpool(_stored_thumbnail, request)
     return await _draw_thumbnail(request) if stored is None else stored
 

@@ -97,7 +97,7 @@ def _all_counts(request: Request) -> tuple[Sequence[str], Iterator[KeywordPart]]
 
 
 def _shade(count: int | None, highest: int) -> int:
-    """Return the heat-map class, 0 to `_SHADES`, relative to the highest count on the page."""
+    """Return the heat-map class: 0 to `_SHADES`, for the highest count."""
     if not count:
         return 0
     return max(1, round(_SHADES * math.sqrt(count / highest)))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
-from itertools import chain
 from typing import NamedTuple
 
 from markupsafe import Markup
@@ -142,9 +141,9 @@ def _headline(reading_total: int, waiting_total: int) -> str:
 
 def _pause_of_all_jobs(visitor: Visitor, pauses: Sequence[Pause]) -> Pause | None:
     """Return the pause of the visitor's owner, or the one of all owners."""
-    of_owner = (pause for pause in pauses if pause.scope == "owner" and pause.name == visitor.owner)
-    of_all_owners = (pause for pause in pauses if pause.scope == "all")
-    return next(chain(of_owner, of_all_owners), None)
+    of_owner = [pause for pause in pauses if pause.scope == "owner" and pause.name == visitor.owner]
+    of_all_owners = [pause for pause in pauses if pause.scope == "all"]
+    return next(iter([*of_owner, *of_all_owners]), None)
 
 
 def _only_worker(overview: Overview) -> CheckedWorker | None:
