@@ -43,13 +43,12 @@ def cluster_types(handlers_by_type: Mapping[str, HandlerDescription], cluster: C
     return sorted(
         job_type
         for job_type, handler in handlers_by_type.items()
-        if _can_run_on_nodes(handler) and (not cluster.types or job_type in cluster.types)
+        if handler.runs_on_cluster
+        and handler.set_aside is None
+        # Files of this machine's handlers directory are not installed on nodes.
+        and not handler.spec.endswith(".py")
+        and (not cluster.types or job_type in cluster.types)
     )
-
-
-def _can_run_on_nodes(handler: HandlerDescription) -> bool:
-    # Files of this machine's handlers directory (*.py) are not installed on nodes.
-    return handler.runs_on_cluster and handler.set_aside is None and not handler.spec.endswith(".py")
 
 
 def cluster_begin(

@@ -177,7 +177,7 @@ class OutcomeWriter:
 
     @property
     def again_at(self) -> float | None:
-        """When `write` tries again after a failure, 0.0 without one. None: there is nothing to write."""
+        # 0.0 without a failure; None if there is nothing to write.
         return self._again_at if self._ready() else None
 
     def attempts_with_unwritten_reports(self) -> list[Attempt]:

@@ -65,7 +65,7 @@ class Reporter:
 
     @property
     def is_full(self) -> bool:
-        # Counting characters as bytes is exact enough here.
+        # An estimate: characters count as bytes.
         line_bytes = sum(attempt.lines.characters for attempt in self._attempts)
         return self._ordered_bytes + line_bytes > BACKLOG_BYTES_MAX
 

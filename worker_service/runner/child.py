@@ -99,7 +99,7 @@ def _serve(spec: ChildSpec, loader: HandlerLoader, pipe: Pipe, cancel: Cancellat
                 reuse_check is not None
                 and attempts_left > 0
                 and not cancel.is_requested
-                and child_sandbox.is_complete
+                and child_sandbox.level == sandbox.FULL_SANDBOX
                 and ended.is_handlers_decision
                 and reuse_check.is_unchanged(ended.published)
             )
@@ -160,10 +160,6 @@ class _ChildSandbox:
         self.level = ""
         self._loader = loader
         self._handler: Handler[Any] | None = None
-
-    @property
-    def is_complete(self) -> bool:
-        return self.level == sandbox.FULL_SANDBOX
 
     def handler(self) -> Handler[Any]:
         if self._handler is None:
