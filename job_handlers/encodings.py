@@ -21,14 +21,11 @@ _UTF_16_NULS_MIN = 4
 _ISO_2022_ESCAPE = b"\x1b$"
 _BYTES_ABOVE_127 = bytes(range(128, 256))
 _UTF_8_SEQUENCE = re.compile(rb"[\xc2-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\xf4][\x80-\xbf]{3}")
-_UTF_8_SEQUENCES_MIN = 5
-"""UTF-8 sequences per other byte above 127. Other encodings have hardly any."""
+_UTF_8_SEQUENCES_MIN = 5  # UTF-8 sequences per other byte above 127. Other encodings have hardly any.
 _CP1252_FALLBACK = "decode as cp1252"
 _RUN_ABOVE_127 = re.compile(rb"[\x80-\xff]{3,}")
-_RUN_BYTES_MIN = 12
-"""A word or two: less is no evidence."""
-_RUN_DISTINCT_BYTES_MIN = 3
-"""A row of dots or dashes repeats one or two bytes."""
+_RUN_BYTES_MIN = 12  # A word or two: less is no evidence.
+_RUN_DISTINCT_BYTES_MIN = 3  # A row of dots or dashes repeats one or two bytes.
 _NOT_LATIN_ENCODINGS = (
     "cp932", "euc_jp", "gb18030", "big5", "cp949", "cp1251", "koi8_r", "cp866", "cp1253", "cp1255", "cp1256",
 )  # fmt: skip
@@ -38,8 +35,7 @@ _LATIN_CODE_PAGES = {
     **dict.fromkeys(("est", "lav", "lit"), "cp1257"),
 }
 """Language → Windows code page, if not cp1252."""
-_AMBIGUOUS_LANGUAGES = ("slk", "slv")
-"""Languages whose small words are too much like those of other languages."""
+_AMBIGUOUS_LANGUAGES = ("slk", "slv")  # Languages whose small words are too much like those of other languages.
 
 
 def decode(body: bytes) -> tuple[str, str]:

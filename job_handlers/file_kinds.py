@@ -149,8 +149,7 @@ _DIRECTORY_ENTRY_BYTES = 128
 _OUTLOOK_STREAM = "__properties_version1.0".encode("utf-16-le")
 _ENCRYPTED_STREAM = re.compile("EncryptedPackage".encode("utf-16-le"))
 _ZIP_FORMATS = (XLSX, ODS, DOCX, PPTX, ODT, ODP, EPUB, ZIP)
-_MIMETYPE = "mimetype"
-"""OpenDocument files and books begin with a file of this name, which contains their MIME type."""
+_MIMETYPE = "mimetype"  # OpenDocument files and books begin with a file of this name, which contains their MIME type.
 _MIMETYPE_BYTES_MAX = 100
 _FORMAT_BY_MIMETYPE_FILE = {packed.mimes[0].encode(): packed for packed in (ODS, ODT, ODP, EPUB)}
 _KIND_BY_PART = (

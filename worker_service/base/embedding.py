@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
 BUNDLED = "bundled"
 _BUNDLED_FILES = ("tokenizers/l2_supercat_tokenizer_config.json", "weights/l2_supercat_256.safetensors")
-_VERSION = 2
-"""Part of `Embedder.name`. Raise it when windows change, so that all passages are embedded again."""
+_VERSION = 2  # Part of `Embedder.name`. Raise it when windows change, so that all passages are embedded again.
 
 WINDOW_WORDS, WINDOW_STEP = 60, 45
 """Length and distance of the windows, in words. Chosen on half of the Cranfield questions."""

@@ -45,8 +45,7 @@ _SMALL_WORDS = {
 _SCRIPTS = {"Cyrillic": ("bel", "bul", "mkd", "rus", "srp", "ukr"), "Greek": ("ell",)}
 _WORD = re.compile(r"[^\W\d_]+")
 _SMALL_WORDS_MIN = 5
-_LEAD_MIN = 1.5
-"""Minimum factor over the second-best language; related languages share half of their small words."""
+_LEAD_MIN = 1.5  # Minimum factor over the second-best language; related languages share half of their small words.
 
 KNOWN_LANGUAGES = frozenset(_SMALL_WORDS)
 

@@ -87,8 +87,6 @@ def unique_key_in_batch(key: str, batch_id: int) -> str:
 
 
 class InBatch(NamedTuple):
-    """The result of submitting one job or request."""
-
     job_id: int | None
     """None: the document needs no job."""
     existing: bool = False

@@ -29,15 +29,12 @@ _PAGE_NUMBER = re.compile(
 )
 _SENTENCE_END = (".", "!", "?", ";", ",", ":")
 _HEADING_CHARACTERS_MAX = 200
-_HEADING_POINTS = 3.0
-_EDGE_SHARE = 0.11
-"""Share of the page's height at its top and bottom."""
+_HEADING_POINTS = 3.0  # Evidence that makes a heading. `./run bench markdown` measures what a change does.
+_EDGE_SHARE = 0.11  # Share of the page's height at its top and bottom.
 _EDGE_BLOCKS = 4
 _RUNNING_LINES_MAX = 3
-_SAME_HEIGHT_SHARE = 0.02
-"""Share of the page's height by which running lines of the same text may differ in height."""
-_PLACE_POINTS = 4
-"""Size of the squares into which positions are rounded to compare places of different pages."""
+_SAME_HEIGHT_SHARE = 0.02  # Share of the page's height by which running lines of the same text may differ in height.
+_PLACE_POINTS = 4  # Size of the squares into which positions are rounded to compare places of different pages.
 _LARGER_RATIO = 1.08
 _SAME_SIZE_POINTS = 0.4
 
@@ -317,8 +314,7 @@ def _lacks_level(block: Block) -> bool:
     return block.role is Role.HEADING and not block.level
 
 
-_HeadingStyle = tuple[float, int, bool]
-"""Size of the font, weight, and whether all letters are capitals."""
+_HeadingStyle = tuple[float, int, bool]  # Size of the font, weight, and whether all letters are capitals.
 
 
 def _heading_style(page: BlocksOfPage, block: Block) -> _HeadingStyle:

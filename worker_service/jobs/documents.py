@@ -77,7 +77,7 @@ class Decision(StrEnum):
 
 
 class TakeoverPatience(Struct, frozen=True):
-    """Time without progress after which a new request takes over the work of an earlier one."""
+    """Time without progress before a new request takes over earlier work."""
 
     queued_seconds: float = 600
     indexing_seconds: float = 2700
@@ -123,7 +123,7 @@ class PageResult(Struct, frozen=True):
     """0 to 100. 0: in a script that the chosen languages do not have."""
     layout: str | None = None
     alias_digest: str = ""
-    """A second digest under which the text is found; empty if there is none."""
+    """A second digest of the page."""
 
 
 class PublishedFile(Struct, frozen=True):
@@ -180,7 +180,7 @@ class CrawlPage(Struct, frozen=True):
     state: str | None = None
     """None keeps the stored one."""
     keys: str = ""
-    """Prefix of the unique keys of jobs that fetch items, so that jobs of vanished items can be cancelled."""
+    """Prefix of the unique keys of jobs that fetch items, to cancel jobs of vanished items."""
 
 
 # ── Questions of handlers, each with its answer ──
@@ -245,12 +245,12 @@ class CrawlMemory(QuestionAnswer, frozen=True):
 
 
 class CrawlItems(Question[CrawlMemory], Struct, frozen=True):
-    """Find items by `ids`, or up to 1,000 items after the id `after`, by `not_seen_in` or `with_note`."""
+    """Find items by `ids`, or up to 1,000 after the id `after` by `not_seen_in` or `with_note`."""
 
     crawl: str
     ids: Sequence[str] = ()
     not_seen_in: int | None = None
-    """Number of the current walk; finds the items that it has not seen."""
+    """Number of the current walk, which has not seen them."""
     with_note: str | None = None
     after: str = ""
 

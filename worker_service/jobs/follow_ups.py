@@ -54,7 +54,7 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def fill_placeholders(payload: str, facts: Mapping[str, object]) -> str:
-    """Replace each {name} by the fact. A text that is only a placeholder becomes the fact itself, such as a number."""
+    """Replace {name} by facts. A text that is only a placeholder becomes the fact itself, such as a number."""
     texts = {name: "" if fact is None else str(fact) for name, fact in facts.items()}
 
     def fill(value: object) -> object:

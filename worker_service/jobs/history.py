@@ -103,12 +103,10 @@ class Action(Struct, frozen=True):
 
 
 class Changed(Struct, frozen=True):
-    """The result of a change of jobs by a user."""
-
     action_id: int | None
     job_ids: Sequence[int]
     asked: Sequence[int] = ()
-    """Running jobs that were asked to stop: they end when their processes have exited."""
+    """Running jobs that were asked to stop."""
     refused: Mapping[int, str] = field(default_factory=dict)
     batch_id: int | None = None
     waiting: Sequence[int] = ()

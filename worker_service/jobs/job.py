@@ -68,7 +68,7 @@ class Enqueued(NamedTuple):
 
 
 class SourceRest(Struct, frozen=True):
-    """No job of the source starts before `until`, because a handler raised `PauseSource`."""
+    """The effect of `PauseSource`: no job of the source starts before `until`."""
 
     source: str
     until: str

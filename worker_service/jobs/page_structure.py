@@ -76,8 +76,7 @@ class StructuredPage(BlocksOfPage, frozen=True):
     skew: float = 0.0
 
 
-_Footnote = tuple[int, str]
-"""Page number, and the footnote's number there."""
+_Footnote = tuple[int, str]  # Page number, and the footnote's number there.
 _UNKNOWN_PAGE = 0
 _decode_layout = msgspec.json.Decoder(StoredLayout).decode
 

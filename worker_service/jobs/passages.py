@@ -15,8 +15,7 @@ from worker_service.jobs.page_structure import StructuredPage
 _TOKEN = re.compile(r"\w{1,6}|[^\w\s]")
 _SENTENCE = re.compile(r"(?<=[.!?;。])\s+")
 
-_RULES_VERSION = 1
-"""Raise it when a change of this module gives other passages for the same pages."""
+_RULES_VERSION = 1  # Raise it when a change of this module gives other passages for the same pages.
 
 Box = tuple[int, float, float, float, float]
 """Page, x0, y0, x1, y1 in points from the top left."""

@@ -33,7 +33,7 @@ class PayloadCheck:
         self._validator = None if schema is None else _validator(schema)
 
     def fault(self, payload: str | None) -> str | None:
-        """Describe the first mismatch without quoting values. The decoder, not this check, reports invalid JSON."""
+        """Describe the first mismatch without quoting values. Ignore invalid JSON, which the decoder reports."""
         if self._validator is None:
             return None
         try:

@@ -8,16 +8,12 @@ from typing import NamedTuple
 from worker_service.base.clock import from_text
 from worker_service.jobs.job import Job, Status
 
-_SILENT_SECONDS = 15.0
-"""Time without progress after which a job counts as silent."""
+_SILENT_SECONDS = 15.0  # Time without progress after which a job counts as silent.
 
-_RATE_SECONDS_MIN = 5.0
-"""In less time, a rate or an estimate says little."""
+_RATE_SECONDS_MIN = 5.0  # In less time, a rate or an estimate says little.
 _ESTIMATE_PERCENT_MIN = 3
-_UNITS_BEFORE_SILENCE = 3
-"""A job is silent if this many units would have been done at its rate."""
-_SECONDS_LEFT_MAX = 86400.0
-"""Longer estimates come from rates close to zero and are not shown."""
+_UNITS_BEFORE_SILENCE = 3  # A job is silent if this many units would have been done at its rate.
+_SECONDS_LEFT_MAX = 86400.0  # Longer estimates come from rates close to zero and are not shown.
 
 
 class Pace(NamedTuple):

@@ -73,7 +73,7 @@ class SearchResult(Struct, frozen=True):
     documents_with_all: int = 0
     pages_with_all: int = 0
     documents_with_some: int = 0
-    """Documents with only some words; not counted, so 0, if documents with all words fill this page of the answer."""
+    """0 if documents with all words fill this page of the answer: then others are not counted."""
     pages_with_some: int = 0
     next: int | None = None
     """The `skip` of the next page of the answer."""

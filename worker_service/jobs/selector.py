@@ -85,7 +85,7 @@ class Selector(Struct, frozen=True):
 
     @property
     def names_groups(self) -> bool:
-        """Return whether batches or documents are named, whether or not ids are."""
+        """Return whether batches or documents are named."""
         return bool(self.batch_ids or self.document_ids)
 
 

@@ -15,8 +15,7 @@ from worker_service.jobs.documents import PublishedFile
 
 _BY_OWNER = "by-owner"
 
-_BYTES_MAX = 200
-"""File systems allow 255 bytes; the rest is for suffixes."""
+_BYTES_MAX = 200  # File systems allow 255 bytes; the rest is for suffixes.
 _RESERVED_NAMES = {
     *("con", "prn", "aux", "nul"),
     *(f"{port}{number}" for port in ("com", "lpt") for number in range(1, 10)),
@@ -25,8 +24,7 @@ _LIKE_SEPARATORS = dict.fromkeys(map(ord, '/\\:*?"<>|\u2044\u2215\u29f8\uff0f\uf
 
 _NO_OWNER = "unowned"
 _FOLDERS_MAX = 30
-_FOLDER_BYTES_MAX = 1500
-"""Bytes of all folders together, below Linux's limit of a path."""
+_FOLDER_BYTES_MAX = 1500  # Bytes of all folders together, below Linux's limit of a path.
 _ENDING_BY_ROLE = {"text": ".txt", "pdf": ".ocr.pdf"}
 
 
@@ -126,7 +124,7 @@ def _without_suffix(name: str) -> str:
 
 
 def safe_name(name: str, suffixes: Sequence[str] = ()) -> str:
-    """Return a name for all file systems. Append the first of `suffixes` unless the name has one of them."""
+    """Append the first of `suffixes` unless the name has one of them."""
     text = unicodedata.normalize("NFC", name.encode("utf-8", "replace").decode())
     text = "".join(map(_safe_character, text.translate(_LIKE_SEPARATORS)))
     stem = " ".join(text.split()).lstrip(". ").rstrip(". ")

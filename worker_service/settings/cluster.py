@@ -9,9 +9,8 @@ from typing import Annotated
 
 from msgspec import Struct, field
 
-from worker_service.settings.value_types import ValueType, parse_words, read_struct, whole_number
+from worker_service.settings.value_types import SLOTS, ValueType, parse_words, read_struct, whole_number
 
-AUTOSCALE_MAX = 1000
 LOCAL = "local"
 SLOTS_MAX = 1000
 
@@ -32,11 +31,9 @@ class Cluster(Struct, frozen=True):
     address: Annotated[str, ValueType("the address of a Ray head such as ray:10.0.0.1:6379", _parse_address)]
     types: Annotated[tuple[str, ...], _TYPES] = ()
     """Empty: all types whose handlers declare `runs_on_cluster`."""
-    local_slots: Annotated[int | None, whole_number(f"a number of slots from 0 to {SLOTS_MAX}", 0, SLOTS_MAX)] = field(
-        default=None, name="local"
-    )
+    local_slots: Annotated[int | None, SLOTS] = field(default=None, name="local")
     """Slots of this machine for attempts of these types. None: `concurrency`."""
-    autoscale: Annotated[int, whole_number(f"a number of attempts from 0 to {AUTOSCALE_MAX}", 0, AUTOSCALE_MAX)] = 0
+    autoscale: Annotated[int, whole_number("a number of attempts from 0 to 1000", 0, 1000)] = 0
     """Attempts that may wait for machines that Ray's autoscaler starts."""
 
 

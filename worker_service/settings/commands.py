@@ -42,10 +42,8 @@ class PlaceholderError(ValueError): ...
 
 class Placeholder(Struct, frozen=True):
     name: str
-    form: str = ""
-    """`json`, `option` or empty."""
-    count: str = ""
-    """`?`, `*`, `+` or empty."""
+    form: str = ""  # json, option or none
+    count: str = ""  # ?, *, + or none
 
     @property
     def is_required(self) -> bool:
@@ -91,7 +89,7 @@ class Template(Struct, frozen=True):
     parts: tuple[str | Placeholder, ...]
 
     def arguments(self, job: Mapping[str, object]) -> list[str]:
-        """Return an argument for each item if a value is a list, and none if an optional value is missing."""
+        # One for each item if a value is a list; none if an optional value is missing.
         arguments = [""]
         for part in self.parts:
             values = [part] if isinstance(part, str) else part.values(job)

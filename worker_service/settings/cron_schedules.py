@@ -38,8 +38,7 @@ JOB, CRAWL, BATCH = "job", "crawl", "batch"
 LATE = timedelta(minutes=5)
 """Age above which a slot counts as missed."""
 
-_SLOTS_ENOUGH = 1000
-"""The largest `missed_most`. With more due slots than this, older ones are not searched for."""
+_SLOTS_ENOUGH = 1000  # The largest `missed_most`. With more due slots than this, older ones are not searched for.
 _EVERY_MINUTES, _EVERY_HOURS = re.compile(r"\*/(\d+) \* \* \* \*"), re.compile(r"0 \*/(\d+) \* \* \*")
 _CRON_BY_WORD = {
     "@hourly": "0 * * * *", "@daily": "0 0 * * *", "@midnight": "0 0 * * *", "@weekly": "0 0 * * 0",

@@ -68,7 +68,7 @@ def load_settings(
 
 
 def _settings_to_read(environ: Mapping[str, str], file: _SettingsFile) -> Mapping[str, Setting[Any]]:
-    """Return pagemill's own settings; with the handlers', which are slow to find, only if another name is used."""
+    """Return pagemill's settings, and if another name is used the handlers', which are slow to find."""
     variables = {name for name in environ if name.startswith("WORKER_")} - {_FILE_VARIABLE}
     if file.table.keys() <= OWN_SETTINGS.keys() and variables <= _variables_of(OWN_SETTINGS):
         return OWN_SETTINGS
