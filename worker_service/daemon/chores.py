@@ -191,15 +191,15 @@ class BeginScheduled:
 
     def run(self) -> float:
         settings = self.context.settings
-        runs_schedules_of_settings = bool(settings.schedule) and settings.schedule_in_daemon
-        if not runs_schedules_of_settings and not self.context.store.schedules.stored():
+        includes_settings_file = bool(settings.schedule) and settings.schedule_in_daemon
+        if not includes_settings_file and not self.context.store.schedules.stored():
             return _SCHEDULE_SECONDS_MAX
         from worker_service.services.schedule_ticks import run_tick, seconds_to_next_slot
         from worker_service.services.session import Session  # imported only if schedules exist
 
         log = self.context.log
         session = Session(self.context.store, settings, "schedule", self.context.clock)
-        tick = run_tick(session, includes_settings_file=runs_schedules_of_settings)
+        tick = run_tick(session, includes_settings_file=includes_settings_file)
         for begun in tick.items:
             log.info(events.SCHEDULE_BEGUN, schedule=begun.schedule, slot=begun.slot, job_id=begun.job_id)
         for missed in tick.missed:
@@ -209,9 +209,7 @@ class BeginScheduled:
             if trouble not in self._logged_troubles:
                 log.warning(events.SCHEDULE_FAILED, schedule=trouble.schedule, reason=trouble.why)
         self._logged_troubles = tick.troubles
-        return min(
-            _SCHEDULE_SECONDS_MAX, seconds_to_next_slot(session, includes_settings_file=runs_schedules_of_settings)
-        )
+        return min(_SCHEDULE_SECONDS_MAX, seconds_to_next_slot(session, includes_settings_file=includes_settings_file))
 
 
 _NOTIFY_SECONDS = 5.0
