@@ -91,42 +91,42 @@ def _round_to_half(number: float) -> float:
     return int(2 * number + 0.5) / 2
 
 
-def _points_for_block(first: TextLine, a: TextLine, b: TextLine, right: float, facts: PageFacts) -> float:
-    """Return the points for a new block between lines `a` and `b`.
+def _points_for_block(first: TextLine, above: TextLine, below: TextLine, right: float, facts: PageFacts) -> float:
+    """Return the points for a new block between the lines `above` and `below`.
 
-    `first` is the first line of the block so far, `right` the edge of the column at `a`.
+    `first` is the first line of the block so far, `right` the edge of the column at `above`.
     """
-    size = a.size or 1
-    distance = b.base - a.base
+    size = above.size or 1
+    distance = below.base - above.base
     # The distance in usual distances for the size of the letters.
-    step = distance / (facts.line_distance * max(b.size / (facts.body_size or 1), 0.8) or 1)
-    word = b.text.partition(" ")[0]
+    step = distance / (facts.line_distance * max(below.size / (facts.body_size or 1), 0.8) or 1)
+    word = below.text.partition(" ")[0]
     word_width = max((len(word) + 1) * 0.5 * size, 2 * size)
     # The line ends before the edge of its column, although the next word had room.
-    is_short = a.x1 + word_width < right
+    is_short = above.x1 + word_width < right
     is_small_letter = word[:1].islower()
-    is_same_look = a.size == b.size and a.style == b.style
-    is_same_group = a.group == b.group and a.role is b.role
+    is_same_look = above.size == below.size and above.style == below.style
+    is_same_group = above.group == below.group and above.role is below.role
     if 0.5 < step <= 1.2 and is_small_letter and is_same_look and is_same_group and len(word) > 3 and not is_short:
         # A shortcut for most lines of prose: no evidence below could make a block begin here.
         return 0.0
-    is_same_row = abs(distance) < 0.5 * min(a.size, b.size)
-    ends_sentence = a.text.rstrip().endswith(_SENTENCE_END)
+    is_same_row = abs(distance) < 0.5 * min(above.size, below.size)
+    ends_sentence = above.text.rstrip().endswith(_SENTENCE_END)
     is_item = MARKER.match(first.text) is not None
-    is_indented = 0.7 * size < b.x0 - a.x0 < 6 * size and not is_item
+    is_indented = 0.7 * size < below.x0 - above.x0 < 6 * size and not is_item
     # Further left than the block began.
-    is_dedented = first is not a and first.x0 - 0.7 * size > b.x0 and not is_same_row
+    is_dedented = first is not above and first.x0 - 0.7 * size > below.x0 and not is_same_row
     evidence = (
-        (1.0, b.begins_part),
-        (1.5, a.text.endswith("\n\n")),
+        (1.0, below.begins_part),
+        (1.5, above.text.endswith("\n\n")),
         (2.5, step > 1.35),
         (1.5, step > 1.2),
         (1.0, step < 0 and not is_same_row),
-        (-5.0, is_same_row and b.x0 - a.x1 < 4 * size),
-        (2.5, not is_same_row and not 0.89 < b.size / size < 1.12),
-        (2.0, not is_same_row and (a.style ^ b.style) & (BOLD | MONOSPACED)),
-        (3.0, MARKER.match(b.text) or _BULLET_ALONE.fullmatch(b.text.strip())),
-        (3.0, b.text[:1] in "123456789(" and _is_next_note(first.text, b.text)),
+        (-5.0, is_same_row and below.x0 - above.x1 < 4 * size),
+        (2.5, not is_same_row and not 0.89 < below.size / size < 1.12),
+        (2.0, not is_same_row and (above.style ^ below.style) & (BOLD | MONOSPACED)),
+        (3.0, MARKER.match(below.text) or _BULLET_ALONE.fullmatch(below.text.strip())),
+        (3.0, below.text[:1] in "123456789(" and _is_next_note(first.text, below.text)),
         (1.0, is_short),
         (0.5, is_short and ends_sentence),
         (0.5, is_short and not is_small_letter),
@@ -135,10 +135,10 @@ def _points_for_block(first: TextLine, a: TextLine, b: TextLine, right: float, f
         (2.0, is_dedented and is_item),
         (1.0, is_dedented),
         # What the file says. Some files have a paragraph for each line.
-        (6.0, a.role is not b.role),
-        (6.0, a.group != b.group and b.role in (Role.HEADING, Role.ITEM)),
+        (6.0, above.role is not below.role),
+        (6.0, above.group != below.group and below.role in (Role.HEADING, Role.ITEM)),
         (1.0, not is_same_group),
-        (-4.0, is_same_group and a.group > 0),
+        (-4.0, is_same_group and above.group > 0),
     )
     return sum([points for points, is_true in evidence if is_true])
 

@@ -323,6 +323,7 @@ def _ingest_table(context: Context[HowToRead], original: Path, kind: FileKind, c
 
 
 def _done_with_ranges(context: Context[HowToRead], facts: DocumentFacts, range_jobs: list[NewJob]) -> Done:
+    # `after_earlier`: it waits for the jobs of the ranges.
     assemble = _follow_up_job(context, "assemble", {"note": facts.note} if facts.note else {})
     return Done(
         {"kind": facts.kind, "pages": facts.pages, "ranges": len(range_jobs)},
@@ -335,12 +336,12 @@ def _ocr_range_jobs(
     context: Context[HowToRead], how: HowToRead, content: str, numbers: Iterable[int], scans: Mapping[int, Scan]
 ) -> list[NewJob]:
     to_recognise, engine = sorted(numbers), engine_settings(how)
-    ranges = divide_pages(to_recognise, _parallel_ranges(context, len(to_recognise)), costs_of(scans))
+    ranges = divide_pages(to_recognise, _slots_to_use(context, len(to_recognise)), costs_of(scans))
     key_parts = [content, engine.languages, engine.quality, how.password_file]
     return [_range_job(context, "ocr_pages", pages, key_parts) for pages in ranges]
 
 
-def _parallel_ranges(context: Context[HowToRead], pages: int) -> int:
+def _slots_to_use(context: Context[HowToRead], pages: int) -> int:
     # A small document is not worth copying to many nodes.
     return max(len(os.sched_getaffinity(0)), min(context.slots, pages // _PAGES_PER_RANGE_LEAST))
 

@@ -68,14 +68,14 @@ def costs_of(scans: Mapping[int, Scan]) -> dict[int, float]:
 def divide_pages(numbers: Sequence[int], slots: int, costs: Mapping[int, float]) -> list[list[int]]:
     if not numbers:
         return []
-    count = -(-len(numbers) // RANGE_PAGES_MAX)
+    range_count = -(-len(numbers) // RANGE_PAGES_MAX)
     # Round up to whole rounds, in each of which every slot reads one range.
-    count = min(-(-count // slots) * slots, len(numbers))
-    size, longer_ranges = divmod(len(numbers), count)
-    ends = [at * size + min(at, longer_ranges) for at in range(count + 1)]
-    ranges = [list(numbers[begin:end]) for begin, end in pairwise(ends)]
+    range_count = min(-(-range_count // slots) * slots, len(numbers))
+    size, longer_ranges = divmod(len(numbers), range_count)
+    bounds = [at * size + min(at, longer_ranges) for at in range(range_count + 1)]
+    ranges = [list(numbers[begin:end]) for begin, end in pairwise(bounds)]
     # Balance the ranges of each round, so that no slot is idle at its end.
-    return [pages for at in range(0, count, slots) for pages in _balance(ranges[at : at + slots], costs)]
+    return [pages for at in range(0, range_count, slots) for pages in _balance(ranges[at : at + slots], costs)]
 
 
 def _balance(ranges: list[list[int]], costs: Mapping[int, float]) -> list[list[int]]:

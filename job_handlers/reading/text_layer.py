@@ -54,17 +54,17 @@ class PageInk(Struct, frozen=True):
 
 
 def classify_page(text: str, ink: PageInk) -> Verdict:
-    characters = len(text) - _count_marked(text.encode("ascii", "ignore"), _SPACES)
-    if not characters or text.isspace():
+    character_count = len(text) - _count_marked(text.encode("ascii", "ignore"), _SPACES)
+    if not character_count or text.isspace():
         return Verdict.BLANK if ink.is_empty else Verdict.OCR
     is_scan = ink.covered >= _SCAN_COVERS_LEAST
-    if is_scan and (characters < _FEW_CHARACTERS or ink.invisible > _INVISIBLE_MOST):
+    if is_scan and (character_count < _FEW_CHARACTERS or ink.invisible > _INVISIBLE_MOST):
         return Verdict.OCR
-    return Verdict.OCR if _is_garbage_without_leaders(text, characters) else Verdict.LAYER
+    return Verdict.OCR if _is_garbage_without_leaders(text, character_count) else Verdict.LAYER
 
 
-def _is_garbage_without_leaders(text: str, characters: int) -> bool:
-    if not is_garbage(text, characters):
+def _is_garbage_without_leaders(text: str, character_count: int) -> bool:
+    if not is_garbage(text, character_count):
         return False
     # A table of contents may have more dots than letters.
     remaining = _LEADERS.sub("", text)
@@ -75,8 +75,10 @@ def _is_garbage_without_leaders(text: str, characters: int) -> bool:
 
 def is_worth_comparing(text: str, ink: PageInk) -> bool:
     """Return whether the page's own text may be better than recognised text."""
-    characters = len("".join(text.split()))
-    return characters > 0 and ink.invisible <= _INVISIBLE_MOST and _count_bad(text) <= characters * _GARBAGE_SHARE
+    character_count = len("".join(text.split()))
+    if not character_count or ink.invisible > _INVISIBLE_MOST:
+        return False
+    return _count_bad(text) <= character_count * _GARBAGE_SHARE
 
 
 def is_fuller(own: str, recognised: str) -> bool:
@@ -88,19 +90,19 @@ def is_fuller(own: str, recognised: str) -> bool:
     return own_words.total() >= recognised_words.total() and same_count >= _SAME_WORDS_LEAST * recognised_words.total()
 
 
-def is_garbage(text: str, characters: int) -> bool:
-    """`characters` is the number of characters that are no space."""
+def is_garbage(text: str, character_count: int) -> bool:
+    """`character_count` is the number of characters except spaces."""
     plain, beyond_ascii = _split_ascii(text)
-    if _count_bad(text) > characters * _GARBAGE_SHARE:
+    if _count_bad(text) > character_count * _GARBAGE_SHARE:
         return True
     letters = _count_marked(plain, _LETTERS)
     other_letters = sum(map(str.isalpha, beyond_ascii))
-    if letters >= _LETTERS_LEAST and letters > characters * _WORDLESS_SHARE:
+    if letters >= _LETTERS_LEAST and letters > character_count * _WORDLESS_SHARE:
         # A font without a character map shifts letters along the alphabet, which leaves few vowels.
         is_ascii = other_letters < letters * _OTHER_LETTERS_MOST
         return is_ascii and _count_marked(plain, _VOWELS) < letters * _VOWELS_LEAST
     digits = _count_marked(plain, _DIGITS) + sum(map(str.isdigit, beyond_ascii))
-    return characters >= _FEW_CHARACTERS and letters + other_letters + digits < characters * _WORDLESS_SHARE
+    return character_count >= _FEW_CHARACTERS and letters + other_letters + digits < character_count * _WORDLESS_SHARE
 
 
 def _count_bad(text: str) -> int:

@@ -114,7 +114,7 @@ def tiff(path: Path, images: Sequence[Image.Image], dpi: int = 300) -> Path:
 
 def garbage(path: Path) -> Path:
     """A font without its table: letters that are other letters."""
-    shifted = "".join(chr(ord(one) + 3) if one.isalpha() else one for one in prose(7))
+    shifted = "".join(chr(ord(letter) + 3) if letter.isalpha() else letter for letter in prose(7))
     return digital(path, [shifted.replace("{", "a").replace("|", "b").replace("}", "c")])
 
 
@@ -211,11 +211,11 @@ def excel_97(path: Path, text: str, *, stream: str = "Workbook", is_locked: bool
     # Sector 0 is the allocation table, 1 the directory, 2 to 9 the stream.
     sectors = struct.pack("<128I", table, chain_end, *range(3, 10), chain_end, *[free] * 118)
     entry = struct.Struct("<64sHBBIII16sIQQIQ")
-    named = [
+    entries = [
         (name.encode("utf-16-le"), 2 * len(name) + 2, kind, 1, free, free, child, b"", 0, 0, 0, begins, size)
         for name, kind, child, begins, size in (("Root Entry", 5, 1, chain_end, 0), (stream, 2, free, 2, 4096))
     ]
-    directory = b"".join(entry.pack(*one) for one in named).ljust(512, b"\0")
+    directory = b"".join(entry.pack(*fields) for fields in entries).ljust(512, b"\0")
     head = (
         b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
         + bytes(16)
@@ -223,18 +223,6 @@ def excel_97(path: Path, text: str, *, stream: str = "Workbook", is_locked: bool
     )
     path.write_bytes((head + struct.pack("<I", 0)).ljust(512, b"\xff") + sectors + directory + rows)
     return path
-
-
-def character_errors(read: str, truth: str) -> float:
-    """Edit distance over the length of the truth; line breaks count as spaces."""
-    one, other = plain(read), plain(truth)
-    row = list(range(len(other) + 1))
-    for at, character in enumerate(one, 1):
-        diagonal, row[0] = row[0], at
-        for place, wanted in enumerate(other, 1):
-            best = min(row[place] + 1, row[place - 1] + 1, diagonal + (character != wanted))
-            diagonal, row[place] = row[place], best
-    return row[-1] / max(len(other), 1)
 
 
 def _grain(size: tuple[int, int], spread: float, seed: int) -> Image.Image:

@@ -55,7 +55,7 @@ def test_a_line_is_read_with_the_positions_of_its_words() -> None:
 
     assert " ".join(word.text for word in words) == "Revenue rose by 12.5 % in 2026, as Jørgensen said."
     assert min(word.confidence for word in words) > 60
-    assert all(x0 <= one.x0 < one.x1 <= other.x0 + 4 for one, other in pairwise(words))
+    assert all(x0 <= word.x0 < word.x1 <= following.x0 + 4 for word, following in pairwise(words))
 
 
 # The floors are a point below what was measured (the F1 of words in percent, wrong characters in percent).

@@ -12,11 +12,11 @@ import pymupdf as partly_typed
 import pytest
 from PIL import Image
 
+from benchmarks.accuracy import character_errors
 from job_handlers.reading.ocr import OcrSettings
 from job_handlers.reading.ocr_pages import ocr_pages
 from job_handlers.reading.page_recognition import page_request_handler
 from tests.job_handlers.reading.documents import (
-    character_errors,
     digital,
     drawn_only,
     garbage,
@@ -93,7 +93,7 @@ def test_a_scan_becomes_text_words_with_boxes_and_a_searchable_pdf(library: Libr
 
     assert run.how is How.DONE, run.ended
     assert library.methods == ["ocr", "blank"]
-    assert character_errors(library.text, TEXT) < 0.01
+    assert character_errors([library.text], [TEXT]) < 1
     assert (library.by_number[1].confidence or 0) > 85
     files = published(run)
     assert set(files) == {"text", "pages", "pdf", "thumbnail"}
@@ -101,7 +101,7 @@ def test_a_scan_becomes_text_words_with_boxes_and_a_searchable_pdf(library: Libr
     with pymupdf.open(original) as before, pymupdf.open(files["pdf"]) as after:
         for number in range(2):
             assert before[number].get_pixmap(dpi=80).samples == after[number].get_pixmap(dpi=80).samples
-        assert character_errors(after[0].get_text(), TEXT) < 0.02
+        assert character_errors([after[0].get_text()], [TEXT]) < 2
         word = next(word for line in json.loads(library.by_number[1].layout or "")["lines"] for word in line)
         box = after[0].search_for(word[5])[0]
         assert tuple(box) == pytest.approx(word[:4], abs=1.0)
@@ -112,10 +112,10 @@ def test_a_page_scanned_sideways_is_turned(library: Library, tmp_path: Path) -> 
 
     layout = json.loads(library.by_number[1].layout or "")
     assert layout["turn"] == 270
-    assert character_errors(library.text, TEXT) < 0.02
+    assert character_errors([library.text], [TEXT]) < 2
     # The invisible words run in the direction of the shown ones.
     with pymupdf.open(published(run)["pdf"]) as document:
-        assert character_errors(document[0].get_text(), TEXT) < 0.02
+        assert character_errors([document[0].get_text()], [TEXT]) < 2
         line = document[0].get_text("dict")["blocks"][0]["lines"][0]
     assert [round(component) for component in line["dir"]] == [0, 1]
 
@@ -127,7 +127,7 @@ def test_a_skewed_page_is_straightened_and_its_words_keep_their_positions(librar
     library.read(scan(tmp_path / "skewed.pdf", [picture(TEXT, dpi=200, skew=2.0)], dpi=200))
 
     layout = json.loads(library.by_number[1].layout or "")
-    assert character_errors(library.text, TEXT) < 0.01
+    assert character_errors([library.text], [TEXT]) < 1
     assert layout["skew"] == pytest.approx(2.0, abs=0.1)
     # A word right of the page's middle is lower by the slope.
     before = {word[5]: word for line in upright for word in line}
@@ -144,7 +144,7 @@ def test_invisible_text_of_another_ocr_program_is_not_used(library: Library, tmp
     library.read(scan(tmp_path / "a.pdf", [picture(TEXT, dpi=150)], dpi=150, hidden="wrong words " * 20))
 
     assert library.methods == ["ocr"]
-    assert character_errors(library.text, TEXT) < 0.02
+    assert character_errors([library.text], [TEXT]) < 2
 
 
 def test_garbage_and_drawn_text_need_ocr(library: Library, tmp_path: Path) -> None:
@@ -162,10 +162,10 @@ def test_each_frame_of_an_image_is_a_page(library: Library, tmp_path: Path) -> N
 
     assert run.how is How.DONE, run.ended
     assert library.methods == ["ocr", "ocr"]
-    assert character_errors(library.text, f"{TEXT} {OTHER}") < 0.02
+    assert character_errors([library.text], [f"{TEXT} {OTHER}"]) < 2
     with pymupdf.open(published(run)["pdf"]) as document:
         assert [
-            character_errors(page.get_text(), text) < 0.02 for page, text in zip(document, (TEXT, OTHER), strict=True)
+            character_errors([page.get_text()], [text]) < 2 for page, text in zip(document, (TEXT, OTHER), strict=True)
         ]
 
 
@@ -175,7 +175,7 @@ def test_a_photo_without_a_resolution_is_read_at_full_size(library: Library, tmp
 
     run = library.read(photo)
 
-    assert character_errors(library.text, TEXT) < 0.01
+    assert character_errors([library.text], [TEXT]) < 1
     assert json.loads(library.by_number[1].layout or "")["dpi"] < 120
     assert published(run)["pdf"].stat().st_size < photo.stat().st_size + 10_000
 
