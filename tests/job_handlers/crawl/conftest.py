@@ -10,5 +10,5 @@ from tests.job_handlers.crawl.kit import Crawls, crawls_in
 
 @pytest.fixture
 def crawls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Crawls]:
-    with crawls_in(monkeypatch, tmp_path) as made:
-        yield made
+    with crawls_in(monkeypatch, tmp_path) as opened_crawls:
+        yield opened_crawls

@@ -59,12 +59,12 @@ def test_changes_during_the_walk_are_not_missed(crawls: Crawls, top: Item) -> No
 def test_a_folder_deleted_during_the_walk_causes_a_second_walk(crawls: Crawls, top: Item) -> None:
     store = crawls.server.store
     files = [store.add(f"{number}.pdf", PDF, parents=[top.id]) for number in range(5)]
-    going = store.folder("going", parents=[top.id])
-    file = store.add("gone.pdf", PDF, parents=[going.id])
+    deleted = store.folder("going", parents=[top.id])
+    file = store.add("gone.pdf", PDF, parents=[deleted.id])
     for item in (*files, file):
         crawls.document(item)
     crawls.server.page_size_max = 2
-    crawls.server.arm(Fault("call", on="list", skip=3, action=lambda: store.trash(going)))
+    crawls.server.arm(Fault("call", on="list", skip=3, action=lambda: store.trash(deleted)))
 
     ran = crawls.run(top)
 
@@ -121,7 +121,7 @@ def test_a_deleted_file_is_marked_and_its_pending_download_cancelled(crawls: Cra
     crawls.document(kept)
     crawls.run(top)
 
-    _take_away(crawls, gone, how)
+    _make_unavailable(crawls, gone, how)
     ran = crawls.run(top)
 
     assert (crawls.is_gone(gone), crawls.is_gone(kept)) == (True, False)
@@ -142,13 +142,13 @@ def test_everything_below_a_deleted_folder_is_gone_in_the_same_run(crawls: Crawl
     store = crawls.server.store
     folder = store.folder("folder", parents=[top.id])
     inner = store.folder("inner", parents=[folder.id])
-    direct, deep = (store.add("a.pdf", PDF, parents=[one.id]) for one in (folder, inner))
+    direct, deep = (store.add("a.pdf", PDF, parents=[parent.id]) for parent in (folder, inner))
     kept = store.add("kept.pdf", PDF, parents=[top.id])
     crawls.document(deep)
     crawls.document(kept)
     crawls.run(top)
 
-    _take_away(crawls, folder, how)
+    _make_unavailable(crawls, folder, how)
     # A change in a deleted folder is not fetched.
     store.write(direct, PDF + b"more")
     ran = crawls.run(top)
@@ -339,7 +339,7 @@ def test_a_crawl_that_fails_after_progress_costs_no_retry(crawls: Crawls, top: I
     assert second.enqueued == 1
 
 
-def _take_away(crawls: Crawls, item: Item, how: str) -> None:
+def _make_unavailable(crawls: Crawls, item: Item, how: str) -> None:
     store = crawls.server.store
     if how == "removed":
         store.remove(item)

@@ -27,9 +27,9 @@ LIVE = (Status.PENDING, Status.RUNNING)
 
 @pytest.fixture
 def system(tmp_path: Path) -> Iterator[System]:
-    made = System(tmp_path, shipped=("adopt", "download", "drive_crawl"))
-    yield made
-    made.close()
+    running_system = System(tmp_path, shipped=("adopt", "download", "drive_crawl"))
+    yield running_system
+    running_system.close()
 
 
 def test_a_directory_is_crawled_and_later_only_its_changes(system: System) -> None:
@@ -76,17 +76,17 @@ def test_both_names_of_the_job_type_work(system: System) -> None:
 
 
 def test_crawls_of_one_credential_share_their_pace(system: System, server: DriveServer) -> None:
-    one, other = (_library(server, folders=1, files=1) for _ in range(2))
+    alices_folder, bobs_folder = (_library(server, folders=1, files=1) for _ in range(2))
     refused: list[float] = []
     slower = {"Retry-After": "2"}
     server.arm(
         Fault("status", on="any", skip=1, status=429, headers=slower, action=lambda: refused.append(monotonic()))
     )
     system.start(types="crawl", drive_endpoint=server.url)
-    first = _enqueue(system, one.id)
+    first = _enqueue(system, alices_folder.id)
     wait_until(lambda: refused, "Drive asks for a slower pace")
 
-    second = _enqueue(system, other.id, "bob")
+    second = _enqueue(system, bobs_folder.id, "bob")
 
     assert _ended_job(system, second).status is Status.COMPLETED
     assert _ended_job(system, first).status is Status.COMPLETED
@@ -179,7 +179,7 @@ def _has_completed(system: System, downloads: int) -> Callable[[], bool]:
 
 def _published(system: System) -> Counter[str]:
     rows = system.sqlite3("SELECT DISTINCT path || '|' || sha256 FROM file").stdout.split("\n")
-    found = Counter(row.rpartition("|")[2] for row in rows if row)
+    count_by_digest = Counter(row.rpartition("|")[2] for row in rows if row)
     for path, _, sha256 in (row.rpartition("|") for row in rows if row):
         assert hashlib.sha256((system.workspace / path).read_bytes()).hexdigest() == sha256
-    return found
+    return count_by_digest

@@ -19,12 +19,12 @@ def test_a_first_crawl_may_be_killed_after_any_checkpoint(crawls: Crawls) -> Non
     top = _sample_tree(crawls)
 
     reference = crawls.run(top, owner=REFERENCE)
-    ran = {
+    end_by_owner = {
         owner: crawls.run(top, owner=owner, stop_after=stop_after)
         for owner, stop_after in _owner_per_checkpoint(reference)
     }
 
-    _assert_same(crawls, reference, ran)
+    _assert_same(crawls, reference, end_by_owner)
     assert reference.enqueued == 13
 
 
@@ -37,13 +37,13 @@ def test_a_later_crawl_may_be_killed_after_any_checkpoint(crawls: Crawls) -> Non
     _change_tree(crawls, top)
 
     reference = crawls.run(top, owner=REFERENCE)
-    ran = {
+    end_by_owner = {
         owner: crawls.run(top, owner=owner, stop_after=stop_after)
         for owner, stop_after in _owner_per_checkpoint(reference)
     }
 
-    assert 10 < len(ran) < len(owners)
-    _assert_same(crawls, reference, ran)
+    assert 10 < len(end_by_owner) < len(owners)
+    _assert_same(crawls, reference, end_by_owner)
     assert (reference.enqueued, reference.gone) == (3, 2)
 
 
@@ -87,7 +87,7 @@ def test_a_page_saved_in_parts_may_be_killed_between_them(crawls: Crawls) -> Non
     assert later[REFERENCE].enqueued == 140
     assert {crawls.is_gone(deep, owner) for owner in owners} == {True}
     assert {tuple(crawls.downloads(owner)) for owner in owners} == {tuple(crawls.downloads(REFERENCE))}
-    assert min(one.checkpoints for one in (first[REFERENCE], later[REFERENCE])) >= len(owners) - 1
+    assert min(end.checkpoints for end in (first[REFERENCE], later[REFERENCE])) >= len(owners) - 1
 
 
 def test_the_crawl_after_an_unfinished_one_misses_nothing(crawls: Crawls) -> None:

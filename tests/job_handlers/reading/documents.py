@@ -52,7 +52,7 @@ def gray_of(image: Image.Image) -> Gray:
 
 
 def digital(path: Path, texts: Sequence[str], *, rotation: int = 0, **saving: object) -> Path:
-    """A PDF with text of its own."""
+    """Save a PDF with text of its own."""
     with pymupdf.open() as document:
         for text in texts:
             page = document.new_page(width=A4[0], height=A4[1])
@@ -73,7 +73,7 @@ def picture(
     noise: float = 0.0,
     seed: int = 1,
 ) -> Image.Image:
-    """A page as a scanner would see it. `turn` and `skew` clockwise; `noise` is the spread of each pixel's gray."""
+    """Return a scanned page. `turn` and `skew` are clockwise; `noise` is the spread of each pixel's gray."""
     with pymupdf.open() as document:
         page = document.new_page(width=A4[0], height=A4[1])
         page.insert_textbox(pymupdf.Rect(60, 60, 535, 800), text, fontsize=size, fontname="tiro")
@@ -89,7 +89,7 @@ def picture(
 
 
 def scan(path: Path, images: Sequence[Image.Image], *, dpi: int = 300, quality: int = 85, hidden: str = "") -> Path:
-    """A PDF of pictures; `hidden` is text that lies invisible under each."""
+    """Save a PDF of pictures; `hidden` is invisible text below each."""
     with pymupdf.open() as document:
         for image in images:
             page = document.new_page(width=image.width * 72 / dpi, height=image.height * 72 / dpi)
@@ -101,25 +101,25 @@ def scan(path: Path, images: Sequence[Image.Image], *, dpi: int = 300, quality: 
 
 
 def jpeg(image: Image.Image, quality: int = 85) -> bytes:
-    held = io.BytesIO()
-    image.save(held, "JPEG", quality=quality)
-    return held.getvalue()
+    buffer = io.BytesIO()
+    image.save(buffer, "JPEG", quality=quality)
+    return buffer.getvalue()
 
 
 def tiff(path: Path, images: Sequence[Image.Image], dpi: int = 300) -> Path:
-    first, *rest = images
-    first.save(path, "TIFF", save_all=True, append_images=rest, dpi=(dpi, dpi), compression="tiff_deflate")
+    first, *others = images
+    first.save(path, "TIFF", save_all=True, append_images=others, dpi=(dpi, dpi), compression="tiff_deflate")
     return path
 
 
 def garbage(path: Path) -> Path:
-    """A font without its table: letters that are other letters."""
+    """Save a page whose letters are read as others, as in a font without a character map."""
     shifted = "".join(chr(ord(letter) + 3) if letter.isalpha() else letter for letter in prose(7))
     return digital(path, [shifted.replace("{", "a").replace("|", "b").replace("}", "c")])
 
 
 def drawn_only(path: Path) -> Path:
-    """Writing as outlines: there is ink, and no text."""
+    """Save a page with ink, but no text."""
     with pymupdf.open() as document:
         page = document.new_page()
         for row in range(20):
@@ -129,7 +129,7 @@ def drawn_only(path: Path) -> Path:
 
 
 def bomb(path: Path, operators: int = 40_000_000) -> Path:
-    """A good page, and one whose content unpacks to more than anybody can draw in time."""
+    """Save a good page, and one whose content takes too long to draw."""
     with pymupdf.open() as document:
         document.new_page().insert_text((72, 72), prose(1, 60)[:80])
         page = document.new_page()
@@ -141,7 +141,7 @@ def bomb(path: Path, operators: int = 40_000_000) -> Path:
 
 
 def workbook(path: Path, sheets: dict[str, Sequence[Sequence[object]]]) -> Path:
-    """The least that an xlsx is: text, numbers and truth values."""
+    """Save a minimal xlsx file with texts, numbers and truth values."""
 
     def cell(value: object) -> str:
         if isinstance(value, bool):
@@ -192,7 +192,7 @@ def workbook(path: Path, sheets: dict[str, Sequence[Sequence[object]]]) -> Path:
 
 
 def excel_97(path: Path, text: str, *, stream: str = "Workbook", is_locked: bool = False) -> Path:
-    """An Excel 97 file with `text` in its first cell. `stream` is the name under which its rows are stored."""
+    """Save an Excel 97 file with `text` in its first cell. `stream` is the name under which its rows are stored."""
 
     def record(code: int, body: bytes) -> bytes:
         return struct.pack("<HH", code, len(body)) + body

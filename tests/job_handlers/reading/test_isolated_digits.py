@@ -1,4 +1,4 @@
-"""Single figures in a column, far from the other words of their row."""
+"""Single numbers in a column, far from the other words of their row."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ def page_of(dpi: int, *, specks: int = 0) -> PagePicture:
                 page.insert_text((73 + (90 + 71 * column if column else 0), 550 + 18 * line), text, fontsize=10)
         pixmap = page.get_pixmap(dpi=dpi, colorspace=pymupdf.csGRAY)
     image = Image.frombytes("L", (pixmap.width, pixmap.height), bytes(pixmap.samples))
-    dice, pen = random.Random(1), ImageDraw.Draw(image)
+    chance, pen = random.Random(1), ImageDraw.Draw(image)
     for _ in range(specks):
-        x, y = dice.randrange(image.width), dice.randrange(image.height)
+        x, y = chance.randrange(image.width), chance.randrange(image.height)
         pen.ellipse((x, y, x + dpi // 60, y + dpi // 60), fill=0)
     return PagePicture(1, (595, 842), gray_of(image), float(dpi))
 
 
 @pytest.mark.parametrize("dpi", [200, 300])
-def test_a_figure_alone_in_its_cell_is_read(dpi: int) -> None:
+def test_a_number_alone_in_its_cell_is_read(dpi: int) -> None:
     page = recognise_page(ocr.reader_for(ocr.OcrSettings(("eng",), "fast")), page_of(dpi))
 
     assert page.text.strip().split("\n") == ["\t".join(row) for row in ROWS]
@@ -48,8 +48,8 @@ def test_a_figure_alone_in_its_cell_is_read(dpi: int) -> None:
     assert [[cell.text if cell else "" for cell in row] for row in table.rows] == [list(row) for row in ROWS]
 
 
-def test_specks_become_no_figures() -> None:
+def test_specks_become_no_numbers() -> None:
     page = recognise_page(ocr.reader_for(ocr.OcrSettings(("eng",), "fast")), page_of(300, specks=60))
 
-    figures = [cell for line in page.text.split("\n") for cell in line.split("\t") if any(map(str.isdigit, cell))]
-    assert len(figures) <= sum(any(map(str.isdigit, cell)) for row in ROWS for cell in row)
+    numbers = [cell for line in page.text.split("\n") for cell in line.split("\t") if any(map(str.isdigit, cell))]
+    assert len(numbers) <= sum(any(map(str.isdigit, cell)) for row in ROWS for cell in row)

@@ -164,9 +164,8 @@ def test_each_frame_of_an_image_is_a_page(library: Library, tmp_path: Path) -> N
     assert library.methods == ["ocr", "ocr"]
     assert character_errors([library.text], [f"{TEXT} {OTHER}"]) < 2
     with pymupdf.open(published(run)["pdf"]) as document:
-        assert [
-            character_errors([page.get_text()], [text]) < 2 for page, text in zip(document, (TEXT, OTHER), strict=True)
-        ]
+        for page, text in zip(document, (TEXT, OTHER), strict=True):
+            assert character_errors([page.get_text()], [text]) < 2
 
 
 def test_a_photo_without_a_resolution_is_read_at_full_size(library: Library, tmp_path: Path) -> None:
@@ -206,9 +205,9 @@ def test_stored_pages_are_not_read_again_and_another_language_reads_only_scans(
     assert library.text == first
     assert [job for job, _ in library.runs] == ["ingest"]
     assert all(page.text is None for page in after.pages)
-    files, same = published(after), published(before)
-    assert set(files) == set(same) == {"text", "pages", "pdf", "thumbnail"}
-    assert all(files[role].read_bytes() == same[role].read_bytes() for role in ("text", "pages"))
+    files, files_before = published(after), published(before)
+    assert set(files) == set(files_before) == {"text", "pages", "pdf", "thumbnail"}
+    assert all(files[role].read_bytes() == files_before[role].read_bytes() for role in ("text", "pages"))
 
     again = library.run("ingest", {"languages": ["deu"]}, tmp_path / "other name.pdf")
     assert [page.number for page in again.pages] == [1, 3]

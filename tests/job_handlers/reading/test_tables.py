@@ -115,10 +115,10 @@ def test_a_label_of_two_lines_is_one_cell_below_the_column_titles(tmp_path: Path
     places = (220.0, 270.0, 320.0, 370.0)
     label = ["Estimated travel from", "tax-paid gasoline"]
     rows_at = (300.0, "1926 1927 1928 1929"), (323.0, "100 110 119 130"), (345.0, "90 102 110 118")
-    figures = [(x, y, text) for y, row in rows_at for x, text in zip(places, row.split(), strict=True)]
+    numbers = [(x, y, text) for y, row in rows_at for x, text in zip(places, row.split(), strict=True)]
     labels = [*((72.0, 312.0 + 11 * at, text) for at, text in enumerate(label)), (72.0, 345.0, "Total")]
 
-    page = drawn(tmp_path / "a.pdf", *figures, *labels)
+    page = drawn(tmp_path / "a.pdf", *numbers, *labels)
 
     assert page.text.splitlines() == [
         "\t1926\t1927\t1928\t1929", f"{' '.join(label)}\t100\t110\t119\t130", "Total\t90\t102\t110\t118",
@@ -199,7 +199,7 @@ CELLS_LEAST, IN_ORDER_LEAST = 0.965, 0.985
 
 
 @pytest.fixture(scope="module")
-def kept_back(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[tables_corpus.Page], Path]:
+def held_back_pages(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[tables_corpus.Page], Path]:
     path = tmp_path_factory.mktemp("tables") / "pages.pdf"
     layouts = [*tables_corpus.layouts("kept back", 20), *tables_corpus.storeys("kept back", 10)]
     pages = [*tables_corpus.tables("kept back", 48), *layouts]
@@ -207,8 +207,8 @@ def kept_back(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[tables_cor
     return pages, path
 
 
-def test_cells_of_tables_are_right(kept_back: tuple[list[tables_corpus.Page], Path]) -> None:
-    pages, path = kept_back
+def test_cells_of_tables_are_right(held_back_pages: tuple[list[tables_corpus.Page], Path]) -> None:
+    pages, path = held_back_pages
 
     with pdf.PagedFile(path) as book:
         counts = [
@@ -222,7 +222,9 @@ def test_cells_of_tables_are_right(kept_back: tuple[list[tables_corpus.Page], Pa
     assert sum(cells_found_without_tables) == 0
 
 
-@pytest.mark.parametrize(("path", "page"), [pytest.param(*one, id=one[0].stem) for one in tables_corpus.reports()])
+@pytest.mark.parametrize(
+    ("path", "page"), [pytest.param(path, page, id=path.stem) for path, page in tables_corpus.reports()]
+)
 def test_cells_of_real_tables_are_right(path: Path, page: tables_corpus.Page) -> None:
     with pdf.PagedFile(path) as book:
         tables = [rows_of(table) for table in book.text(1).tables]
@@ -230,8 +232,8 @@ def test_cells_of_real_tables_are_right(path: Path, page: tables_corpus.Page) ->
     assert f1(*cell_counts(tables, page.tables)) > 0.99
 
 
-def test_most_blocks_of_the_corpus_are_in_reading_order(kept_back: tuple[list[tables_corpus.Page], Path]) -> None:
-    pages, path = kept_back
+def test_most_blocks_of_the_corpus_are_in_reading_order(held_back_pages: tuple[list[tables_corpus.Page], Path]) -> None:
+    pages, path = held_back_pages
 
     with pdf.PagedFile(path) as book:
         counts = [blocks_in_order(book.text(at).text, page.blocks) for at, page in enumerate(pages, 1) if page.blocks]
