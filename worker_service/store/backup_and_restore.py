@@ -39,6 +39,7 @@ _NUMBERS = (
     "SELECT name, seq FROM sqlite_sequence UNION ALL SELECT 'fence', max(fence) FROM"
     " (SELECT max(fence) AS fence FROM worker_job_queue UNION ALL SELECT ifnull(max(fence), 0) FROM restored)"
 )
+# The original proposal's table has no events.
 _NEWEST_OF_PLAIN = "SELECT max(created_at) FROM worker_job_queue"
 _NEWEST = f"SELECT max(at) FROM (SELECT at FROM worker_job_event UNION ALL {_NEWEST_OF_PLAIN})"
 
@@ -185,13 +186,14 @@ def _prepare(copy: Path, clock: Clock, *, above: Mapping[str, int]) -> tuple[int
 
 def _copy_mode_and_owner(copy: Path, database: Path) -> None:
     try:
-        like = database.stat()
-        copy.chmod(like.st_mode & 0o777)
+        status = database.stat()
+        copy.chmod(status.st_mode & 0o777)
     except FileNotFoundError:
-        like = database.parent.stat()
-        copy.chmod(0o660 if like.st_mode & 0o020 and not like.st_mode & 0o002 else 0o640)
+        status = database.parent.stat()
+        is_shared_by_group = status.st_mode & 0o020 and not status.st_mode & 0o002
+        copy.chmod(0o660 if is_shared_by_group else 0o640)
     if os.geteuid() == 0:
-        os.chown(copy, like.st_uid, like.st_gid)
+        os.chown(copy, status.st_uid, status.st_gid)
 
 
 def _swap(copy: Path, database: Path, now: datetime) -> Path | None:
@@ -207,28 +209,29 @@ def _swap(copy: Path, database: Path, now: datetime) -> Path | None:
         os.link(copy, database)  # unlike a rename, a link fails if the database exists by now
         sync_path(database.parent)
         return None
-    aside = database.with_name(f"{database.name}.replaced-{as_text(now)[:19].replace(' ', 'T').replace(':', '')}")
-    if aside.exists():
-        raise Refused(f"{aside} is already there", "move it away, or try again in a second")
-    lock = _lock_exclusively(database)
+    time_in_name = as_text(now)[:19].replace(" ", "T").replace(":", "")
+    replaced_path = database.with_name(f"{database.name}.replaced-{time_in_name}")
+    if replaced_path.exists():
+        raise Refused(f"{replaced_path} is already there", "move it away, or try again in a second")
+    exclusive = _lock_exclusively(database)
     try:
-        os.link(database, aside)
-        if lock is None:
+        os.link(database, replaced_path)
+        if exclusive is None:
             # The database cannot be read. Keep its log files with it.
             for suffix in ("-wal", "-shm"):
                 with suppress(FileNotFoundError):
-                    Path(f"{database}{suffix}").rename(f"{aside}{suffix}")
+                    Path(f"{database}{suffix}").rename(f"{replaced_path}{suffix}")
         copy.rename(database)
     except OSError:
-        if lock is not None:
+        if exclusive is not None:
             for statement in ("PRAGMA locking_mode = NORMAL", "PRAGMA journal_mode = WAL"):
-                lock.execute(statement).fetchall()
+                exclusive.execute(statement).fetchall()
         raise
     finally:
-        if lock is not None:
-            lock.close()
+        if exclusive is not None:
+            exclusive.close()
     sync_path(database.parent)
-    return aside
+    return replaced_path
 
 
 def _lock_exclusively(database: Path) -> Connection | None:

@@ -287,6 +287,7 @@ class Batches(StorePart):
         return [other_id for (other_id,) in rows]
 
     def _replace(self, other_ids: Sequence[int], policy: OwnerPolicy, batch_id: int) -> Sequence[int]:
+        # The other policies leave these batches active.
         if policy is not OwnerPolicy.REPLACE:
             return []
         for other_id in other_ids:

@@ -43,9 +43,9 @@ class FileWatch:
         self._last_counter: int | None = None
         self._seconds_to_next_read = _FIRST_INTERVAL_SECONDS
         self.next_read_at: float | None = None
-        """On the monotonic clock."""
+        """Monotonic time of the next check after a hint."""
         self.may_be_replaced = False
-        """A hint, of which SQLite knows nothing: call `fault`."""
+        """SQLite does not notice it: call `fault`."""
         # Subscribe before the first read of the counter; a commit in between would be missed otherwise.
         self._inotify = _watch(database.parent)
 
@@ -66,9 +66,8 @@ class FileWatch:
             return True
         if self.next_read_at is not None and now >= self.next_read_at:
             self._seconds_to_next_read *= 2
-            self.next_read_at = (
-                now + self._seconds_to_next_read if self._seconds_to_next_read <= _LAST_INTERVAL_SECONDS else None
-            )
+            was_last = self._seconds_to_next_read > _LAST_INTERVAL_SECONDS
+            self.next_read_at = None if was_last else now + self._seconds_to_next_read
         return False
 
     def fault(self) -> str | None:

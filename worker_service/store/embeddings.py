@@ -126,7 +126,8 @@ class PassageEmbeddings(StorePart):
             scored.append((float(scores[best_window]), passage_id, middle_word(best_window, len(scores))))
         scored.sort(reverse=True)
         score_min = _SIMILARITY_MIN_AS_SHARE_OF_BEST * max((score for score, *_ in scored), default=0.0)
-        places = [place for score, *place in scored[:SIMILAR_PASSAGES_MAX] if score >= score_min]
+        best = scored[:SIMILAR_PASSAGES_MAX]
+        places = [(passage_id, word) for score, passage_id, word in best if score >= score_min]
         return self._db.read("matches_of", places=json.dumps(places), **filters)
 
     def _best_visible_ids(self, ids: NDArray[np.int64], scores: Vectors, filters: Mapping[str, object]) -> list[int]:

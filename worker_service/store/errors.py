@@ -28,8 +28,8 @@ from worker_service.base.errors import (
 SqlError = apsw.Error
 
 BUSY_SECONDS = 30.0
-DRIVER_ERRORS = (apsw.Error, OverflowError)
 # OverflowError: an integer that does not fit into 64 bits.
+DRIVER_ERRORS = (apsw.Error, OverflowError)
 
 
 @contextmanager

@@ -20,14 +20,7 @@ from worker_service.jobs.documents import CONFIDENCE_LEAST
 from worker_service.jobs.search import FoundCopy, FoundDocument, FoundPage, KeywordCount, SearchRequest, SearchResult
 from worker_service.store.connection import register_occurrences_function
 from worker_service.store.database import Row, StorePart
-from worker_service.store.search_query import (
-    any_of,
-    fts_phrase,
-    fts_query,
-    one_edit_away,
-    plain_operands,
-    with_spellings,
-)
+from worker_service.store.search_query import any_of, fts_phrase, fts_query, plain_operands, with_spellings, word_edits
 from worker_service.store.search_ranking import (
     RERANKED_PAGES_MAX,
     Stem,
@@ -84,9 +77,9 @@ class MatchGroup(Struct):
 
     document_id: int
     query: str
-    missing: Mapping[int, Sequence[str]]
-    """Missing words by `result_id`, where known; empty for a page with all words."""
-    has_all: bool
+    missing_words: Mapping[int, Sequence[str]]
+    """By `result_id`, where known; empty for a page with all words."""
+    has_all_words: bool
     is_named: bool = False
     is_similar: bool = False
     matches: list[Match] = field(default_factory=list)
@@ -119,8 +112,8 @@ class PageSearch(StorePart):
         if operands and not request.needs_all and not is_partial and _has_too_few(all_words, end, request):
             some_words, is_partial = self._find_some_words(operands, request, find_meaning)
         groups = _merge(all_words, some_words)
-        pages_with_all = sum(len(group.matches) for group in groups if group.has_all)
-        documents_with_all = sum(group.has_all for group in groups)
+        pages_with_all = sum(len(group.matches) for group in groups if group.has_all_words)
+        documents_with_all = sum(group.has_all_words for group in groups)
         return SearchResult(
             items=self._found_documents(groups[request.skip : end], request),
             documents_with_all=documents_with_all,
@@ -183,9 +176,7 @@ class PageSearch(StorePart):
         text = request.text
         for word in (operand.strip('"') for operand in operands):
             if word.isalnum() and not self._is_on_a_page(word, request):
-                rows = self._db.read(
-                    "similar_words", words=json.dumps(one_edit_away(fold(word))), most=_SIMILAR_WORDS_MAX
-                )
+                rows = self._db.read("similar_words", words=json.dumps(word_edits(fold(word))), most=_SIMILAR_WORDS_MAX)
                 similar = (term for (term,) in rows if self._is_on_a_page(term, request))
                 text = re.sub(rf"\b{re.escape(word)}\b", next(similar, word), text)
         return text if text != request.text else None
@@ -343,13 +334,13 @@ def _group(matches: Iterable[Match], query: str, missing: Mapping[int, Sequence[
         if group is None and match.content_digest:
             group = group_of_page.get((match.content_digest, match.result_id))
         if group is None:
-            group = MatchGroup(match.document_id, query, missing, has_all=_has_all_words(match, missing))
+            group = MatchGroup(match.document_id, query, missing, has_all_words=_match_has_all_words(match, missing))
             groups[match.document_id] = group
         group_of_document[match.document_id] = group
         group.is_named |= match.number == _NAME_AND_TAGS
         if match.document_id != group.document_id:
             group.copies.add(match.document_id)
-        elif _has_all_words(match, missing) or not group.has_all:
+        elif _match_has_all_words(match, missing) or not group.has_all_words:
             # A document with all words shows only its pages that have them all.
             if match.number != _NAME_AND_TAGS:
                 group.matches.append(match)
@@ -357,7 +348,7 @@ def _group(matches: Iterable[Match], query: str, missing: Mapping[int, Sequence[
     return groups
 
 
-def _has_all_words(match: Match, missing: Mapping[int, Sequence[str]]) -> bool:
+def _match_has_all_words(match: Match, missing: Mapping[int, Sequence[str]]) -> bool:
     # A page that was not ranked is not in `missing`: its missing words are not known.
     return match.result_id in missing and not missing[match.result_id]
 
@@ -366,9 +357,9 @@ def _merge(all_words: Mapping[int, MatchGroup], some_words: Mapping[int, MatchGr
     """Return each document once. If only its name has all words, its pages with some of the words are added."""
     for document_id, group in all_words.items():
         if not group.matches and (more := some_words.get(document_id)):
-            group.query, group.missing, group.matches = more.query, more.missing, more.matches
+            group.query, group.missing_words, group.matches = more.query, more.missing_words, more.matches
     others = (group for document_id, group in some_words.items() if document_id not in all_words)
-    return sorted([*all_words.values(), *others], key=lambda group: (not group.has_all, not group.is_named))
+    return sorted([*all_words.values(), *others], key=lambda group: (not group.has_all_words, not group.is_named))
 
 
 def _ranges_between(marked: str, begin: str, end: str) -> tuple[str, list[tuple[int, int]]]:
@@ -412,11 +403,11 @@ def _found_document(
         pages=pages,
         created_at=created_at,
         tags=json.loads(tags),
-        has_all_words=group.has_all,
+        has_all_words=group.has_all_words,
         is_named=group.is_named,
         is_similar=group.is_similar,
         best_pages=[
-            FoundPage(match.number, snippets.get(match.result_id, ""), group.missing.get(match.result_id, ()))
+            FoundPage(match.number, snippets.get(match.result_id, ""), group.missing_words.get(match.result_id, ()))
             for match in group.matches[:pages_each]
         ],
         page_numbers=sorted(match.number for match in group.matches),

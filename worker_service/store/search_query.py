@@ -180,8 +180,8 @@ def _join(terms: Sequence[str], operator: str) -> str:
 # ── Suggestions for a word that occurs nowhere ──
 
 
-def one_edit_away(word: str) -> list[str]:
-    # With one letter more, less or changed, or two neighbours swapped.
+def word_edits(word: str) -> list[str]:
+    # The words with one letter more, less or changed, or two neighbours swapped.
     return [*dict.fromkeys(_edits(word))] if _SUGGESTION_LETTERS_MIN <= len(word) <= _SUGGESTION_LETTERS_MAX else []
 
 

@@ -16,8 +16,8 @@ from worker_service.store.search_query import with_spellings
 
 Page = TypeVar("Page", bound=Hashable)
 
-Stem = Callable[[list[str]], list[str]]
 # Returns the stem of each word: "flood" for "flooding".
+Stem = Callable[[list[str]], list[str]]
 
 # More pages did not improve the order.
 RERANKED_PAGES_MAX = 30

@@ -64,8 +64,8 @@ def _settle_documents(db: Database) -> None:
         old_states: dict[int, str] = dict(db.read_locked("states_of_documents", document_ids=document_ids))
         updated = db.write("update_document_states", document_ids=document_ids, now=db.now())
         db.write("forget_unsettled", document_ids=document_ids)
-        changed = [document_id for document_id, state in updated if old_states[document_id] != state]
-        announce_document_changes(db, changed)
+        changed_ids = [document_id for document_id, state in updated if old_states[document_id] != state]
+        announce_document_changes(db, changed_ids)
 
 
 def _settle_batches(db: Database) -> None:

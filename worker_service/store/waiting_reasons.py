@@ -31,8 +31,8 @@ class _RankedGate(NamedTuple):
     remedy: str = ""
 
 
-_GatesByWorker = dict[str | None, list[_RankedGate]]
 # None: the gates of the job and its lane.
+_GatesByWorker = dict[str | None, list[_RankedGate]]
 
 
 class Gates(StorePart):
