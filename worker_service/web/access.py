@@ -52,7 +52,7 @@ FAILURES_MAX = 10
 """Unknown tokens per address and minute. More get 429."""
 _WINDOW_SECONDS = 60.0
 _COUNTED_ADDRESSES_MAX = 4096
-"""With more, all counts start again."""
+"""All counts start again if there are more."""
 OPEN_REQUESTS_MAX = 200
 OPEN_REQUESTS_PER_VISITOR_MAX = 64
 """Includes event streams, of which a visitor may have 40."""

@@ -262,8 +262,8 @@ def keywords(call: ApiRequest, query: KeywordsQuery) -> Any:
     if scope is None:
         return {"terms": query.term, "items": []}
     terms = keyword_counts.parse_terms("\n".join(query.term))
-    portions = count_keywords(call.request, terms, scope)
-    rows = (row for portion in portions for row in (portion.by_page if query.by == "page" else portion.by_document))
+    parts = count_keywords(call.request, terms, scope)
+    rows = (row for part in parts for row in (part.by_page if query.by == "page" else part.by_document))
     return stream_lines(_keyword_json(terms, rows), "application/json")
 
 

@@ -92,8 +92,8 @@ def status(call: ApiRequest) -> Health:
 def stats(call: ApiRequest) -> Statistics:
     """Return the number of jobs by type and status, of pending ones by platform, and what each owner stores."""
     # It counts all jobs, so concurrent requests share one result.
-    numbers: CachedValue[Statistics] = call.request.app.state.statistics
-    return numbers.get(call.session)
+    cached_statistics: CachedValue[Statistics] = call.request.app.state.statistics
+    return cached_statistics.get(call.session)
 
 
 @endpoint("GET", "/api/rates", is_time_dependent=True, needs_all_owners=True)
@@ -105,8 +105,8 @@ def rates(call: ApiRequest, query: RatesQuery) -> Items[WorkRate]:
 @endpoint("GET", "/metrics", media="text/plain", is_time_dependent=True, needs_all_owners=True)
 def metrics(call: ApiRequest) -> Response:
     """Return metrics for Prometheus, computed from the database."""
-    text: CachedValue[str] = call.request.app.state.metrics
-    return Response(text.get(call.session), media_type=MEDIA_TYPE)
+    cached_text: CachedValue[str] = call.request.app.state.metrics
+    return Response(cached_text.get(call.session), media_type=MEDIA_TYPE)
 
 
 @endpoint("GET", "/api/workers", is_time_dependent=True, needs_all_owners=True)

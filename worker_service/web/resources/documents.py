@@ -136,14 +136,14 @@ def search_scope(session: Session, visitor: Visitor, owner: str | None, batch_id
 
 
 def count_keywords(request: Request, terms: Sequence[str], scope: SearchScope) -> Iterator[KeywordPart]:
-    """Count the first portion at once, so that errors precede the response, the others while the client reads."""
+    """Count the first part at once, so that errors precede the response, the others while the client reads."""
 
     def counts() -> Iterator[KeywordPart]:
         with session_of(request) as session:
             yield from keyword_counts.count_keywords(session, terms, owner=scope.owner, batch_id=scope.batch_id)
 
-    portions = counts()
-    return chain([next(portions)], portions)
+    parts = counts()
+    return chain([next(parts)], parts)
 
 
 def visible_document(session: Session, visitor: Visitor, document_id: int) -> Document:

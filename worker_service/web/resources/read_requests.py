@@ -170,7 +170,7 @@ def _check_options(session: Session, options: ReadOptions) -> Sequence[str]:
 
 
 class Upload(Struct, frozen=True):
-    accepted: Sequence[tuple[str, ReadRequest]]
+    accepted: Sequence[tuple[str, ReadRequest]]  # name of the file, request
     empty_names: Sequence[str]
     batch_id: int | None
 
@@ -180,9 +180,9 @@ def submit_upload(session: Session, visitor: Visitor, form: ReceivedForm) -> Upl
     files = [(name, incoming) for name, incoming in form.files if name or incoming.size]
     if not files:
         raise BadInput("the upload contains no file", "curl -F file=@report.pdf")
-    empty = [name for name, incoming in files if not incoming.size]
-    if len(empty) == len(files):
-        raise BadInput(", ".join(f"{name!r} is empty" for name in empty))
+    empty_names = [name for name, incoming in files if not incoming.size]
+    if len(empty_names) == len(files):
+        raise BadInput(", ".join(f"{name!r} is empty" for name in empty_names))
     owner = owner_for(visitor, form.first_value("owner") or None)
     options = {name: values for name, values in form.fields.items() if name not in _FIELDS_BESIDE_OPTIONS}
     refuse_server_files(visitor, options)
@@ -195,4 +195,4 @@ def submit_upload(session: Session, visitor: Visitor, form: ReceivedForm) -> Upl
     requests, batch_id = submit_files(session, paths, options, owner=owner, is_forced=force in _TRUE, notify=notify)
     dismiss_replaced(session, visitor.owner, replaced_ids)
     accepted = [(path.name, request) for path, request in zip(paths, requests, strict=True)]
-    return Upload(accepted, empty, batch_id)
+    return Upload(accepted, empty_names, batch_id)

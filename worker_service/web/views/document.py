@@ -96,7 +96,7 @@ class Generation(Struct, frozen=True):
 
     @property
     def took(self) -> str:
-        """From the first start to the last end of a job; empty until all have ended."""
+        """Time from the first start to the last end of a job; empty until all have ended."""
         started = [job.started_at for job in self.jobs if job.started_at]
         ended = [job.completed_at for job in self.jobs if job.completed_at]
         if not started or len(ended) < len(self.jobs):

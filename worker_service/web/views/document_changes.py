@@ -30,7 +30,7 @@ _AT_ONCE_MAX = 1000
 _SAMPLE_MAX = 5
 _TAGS_OF_DOCUMENTS_MAX = 500
 """Documents whose tags are offered for removal."""
-_OPTIONS = ("lang", "quality", "force-ocr")
+_READING_OPTIONS = ("lang", "quality", "force-ocr")
 _LIST_PARAMETERS = ("status", "owner", "name", "batch", "tag", "kind", "since", "until", "sort", "view")
 
 FILE_KINDS: Mapping[str, str] = {"original": "Originals", "txt": "Text", "pdf": "Searchable PDFs"}
@@ -90,6 +90,7 @@ def confirm_change(request: Request, session: Session) -> Response:
         return redirect(_list_path(query), message="nothing-chosen")
     _refuse_too_many(query.verb, count)
     is_removal = query.verb == "remove"
+    # A removal weighs all documents. The others show only a sample, and tags.
     documents = session.library.documents(selector, most=_AT_ONCE_MAX if is_removal else _TAGS_OF_DOCUMENTS_MAX)
     return render(
         request,
@@ -119,7 +120,7 @@ def apply_change(request: Request, session: Session) -> Response:
     if query.verb == "tag":
         return _tag(session, ids, query)
     if query.verb == "again":
-        options = {name: form.getlist(name) for name in _OPTIONS if name in form}
+        options = {name: form.getlist(name) for name in _READING_OPTIONS if name in form}
         requests = [submit_reindex(session, document_id, options, is_forced=query.anyway) for document_id in ids]
         is_unchanged = all(read_request.decision == Decision.UNCHANGED for read_request in requests)
         return redirect(_list_path(query), message="all-unchanged" if is_unchanged else "read-again")

@@ -77,7 +77,7 @@ class JobGroup(Struct, frozen=True):
         return next((state for state in _URGENT_FIRST if state in states), self.rows[0].state)
 
     @property
-    def states(self) -> str:
+    def states_in_words(self) -> str:
         counts = Counter(row.state for row in self.rows)
         return ", ".join(f"{number} {state}" for state, number in counts.items())
 
@@ -86,12 +86,13 @@ class Filters(Struct, frozen=True):
     pairs: Sequence[tuple[str, str]]
 
     @classmethod
-    def read(cls, form: ImmutableMultiDict[str, str]) -> Filters:
+    def read(cls, parameters: ImmutableMultiDict[str, str]) -> Filters:
         """Split the ids of a ticked document, which are one value of the form."""
         pairs: list[tuple[str, str]] = []
-        for name, value in form.multi_items():
+        for name, value in parameters.multi_items():
             if name in JobFilters.__struct_fields__ and value:
-                pairs += [(name, part) for part in (value.split(",") if name == "id" else [value])]
+                values = value.split(",") if name == "id" else [value]
+                pairs += [(name, single_value) for single_value in values]
         return cls(pairs)
 
     def get(self, name: str) -> str:
@@ -109,7 +110,7 @@ class Filters(Struct, frozen=True):
         return any(name != "status" for name, _ in self.pairs)
 
     def in_scope(self, scope: str | None) -> Filters:
-        """Return the filters of a change: "all" ignores ticked jobs, "ticked" ignores all other filters."""
+        """Return the filters of a change. "all" ignores ticked jobs; "ticked", or a tick, ignores other filters."""
         if scope == "all":
             without_ids = Filters([(name, value) for name, value in self.pairs if name != "id"])
             # Without filters, name all statuses: a change refuses an empty selector.
@@ -142,7 +143,7 @@ def jobs_page(request: Request, session: Session) -> Response:
         filters=filters,
         tabs=_tabs(request, filters, counts),
         groups=_groups(session, listing.items),
-        next=listing.next,
+        searched_back_to=listing.next,
         newest=same_page(request, before=None) if query.before else "",
         older=same_page(request, before=listing.next) if listing.next else "",
         is_partial=listing.is_partial,

@@ -73,16 +73,16 @@ def keywords(request: Request, session: Session) -> Response:
 
 
 def counts_csv(request: Request) -> Response:
-    terms, portions = _all_counts(request)
-    cells = (count_cells(row) for portion in portions for row in portion.by_document)
+    terms, parts = _all_counts(request)
+    cells = (count_cells(row) for part in parts for row in part.by_document)
     lines = csv_lines(count_headers(terms), cells)
     return stream_lines(lines, "text/csv; charset=utf-8", file_name="keywords.csv")
 
 
 @in_rendering_thread
 def counts_workbook(request: Request) -> Response:
-    terms, portions = _all_counts(request)
-    return stream_made_file(lambda file: write_workbook(file, terms, portions), WORKBOOK, file_name="keywords.xlsx")
+    terms, parts = _all_counts(request)
+    return stream_made_file(lambda file: write_workbook(file, terms, parts), WORKBOOK, file_name="keywords.xlsx")
 
 
 def _all_counts(request: Request) -> tuple[Sequence[str], Iterator[KeywordPart]]:
@@ -92,8 +92,8 @@ def _all_counts(request: Request) -> tuple[Sequence[str], Iterator[KeywordPart]]
     with session_of(request) as session:
         owner = query.owner[0] if query.owner else None
         scope = search_scope(session, visitor_of(request), owner, query.batch)
-    portions = iter(()) if scope is None else count_keywords(request, query.term_list, scope)
-    return query.term_list, portions
+    parts = iter(()) if scope is None else count_keywords(request, query.term_list, scope)
+    return query.term_list, parts
 
 
 def _shade(count: int | None, highest: int) -> int:

@@ -114,14 +114,14 @@ def queue(request: Request, session: Session) -> Response:
         pauses=pauses,
         own_pause=_pause_of_all_jobs(visitor, pauses),
         source_pauses=session.overview.source_rests() if sees_all else (),
-        # The buttons for slots need to know which worker is meant.
+        # With several workers, the buttons for slots could not tell which one is meant.
         worker=None if overview is None else _only_worker(overview),
         # A visitor of one owner may not see workers, so no missing worker is reported.
         has_worker=overview is None or bool(overview.live_workers),
         tiles=[_tile(rate) for rate in work_rates(session, hours=hours)[:_TILES_MAX]] if sees_all else (),
-        spans=LABEL_BY_HOURS,
+        label_by_hours=LABEL_BY_HOURS,
         hours=hours,
-        default_span=_DEFAULT_HOURS,
+        default_hours=_DEFAULT_HOURS,
     )
 
 

@@ -10,7 +10,6 @@ from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
-from worker_service.base.clock import from_text
 from worker_service.base.humanize import counted
 from worker_service.jobs.job import Status
 from worker_service.services.overview import Overview
@@ -28,9 +27,10 @@ from worker_service.workspace import FREE_BYTES_LEAST
 class SystemFact(Struct, frozen=True):
     name: str
     value: str
-    more: str = ""
+    detail: str = ""
     level: str = ""
-    at: str = ""
+    since: str = ""
+    """A time, shown instead of the value."""
 
 
 def system(request: Request, session: Session) -> Response:
@@ -56,7 +56,7 @@ def _facts(settings: Settings, overview: Overview) -> Sequence[SystemFact]:
         else SystemFact("Workers", "none", level="bad"),
         SystemFact("Running", f"{by_status[Status.RUNNING]:,}"),
         SystemFact("Pending", f"{by_status[Status.PENDING]:,}"),
-        SystemFact("Oldest pending", length(overview.at - from_text(oldest)) if oldest else "–", at=oldest or ""),
+        SystemFact("Oldest pending", "–", since=oldest or ""),
     ]  # fmt: skip
     with suppress(OSError):
         directory = settings.workspace if settings.workspace.exists() else settings.database.parent
