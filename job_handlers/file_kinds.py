@@ -22,7 +22,7 @@ _PDF_BEGINS_WITHIN = 1024
 _ZIP_HEADER_BYTES = 30  # before the name of the first file
 _PDF_HEADER = re.compile(rb"%PDF-\d\.\d\s*[\r\n]")
 _PDF_OBJECT = re.compile(rb"(?:\A|[\r\n])\d+ \d+ obj\b")
-_UNPACKED_BYTES_MAX = 2 << 30
+_UNPACKED_SHEET_BYTES_MAX = 2 << 30
 _DELIMITERS = (",", ";", "\t", "|")
 _DELIMITER_LINES = 20  # Lines at the beginning of a text in which a delimiter is searched.
 _REGULAR_FRACTION_MIN = 0.8  # Least share of these lines that have the usual number of delimiters.
@@ -351,7 +351,7 @@ def _kind_of_zip(path: Path, claimed: Format) -> FileKind:
     declared = _format_by_mimetype_file(mimetype)
     kinds_of_parts = (kind for part, kind in _KIND_BY_PART if any(map(part.fullmatch, names)))
     kind = declared.kind if declared else next(kinds_of_parts, FileKind.ZIP)
-    if kind is FileKind.SHEET and unpacked_bytes > _UNPACKED_BYTES_MAX:
+    if kind is FileKind.SHEET and unpacked_bytes > _UNPACKED_SHEET_BYTES_MAX:
         raise Permanent("SHEET_TOO_LARGE", f"the spreadsheet holds {unpacked_bytes >> 20} MiB unpacked", "split it")
     return kind
 

@@ -8,9 +8,8 @@
 The handler must be an attribute of a module, so that the child can import it. `HandlerRun` has everything that the
 attempt reported.
 
-Questions of the handler are answered from the pages that it has saved, otherwise as from an empty database, unless
-`answers` returns an answer: it is a function from question to answer, or a mapping from question types to answers or
-such functions.
+`answers` answers questions of the handler: it is a function of the question, or a mapping from types of questions to
+answers or such functions. Without an answer, a question finds the pages that the handler has saved, and nothing else.
 
     run_handler(handler, document_id=7, answers={SameContent: Files([published])}, directory=tmp_path)
 """

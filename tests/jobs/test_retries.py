@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from worker_service.jobs.job import Job, NewJob, Status
-from worker_service.jobs.retries import GiveUp, Retry, RetryRule, after_failure, backoff, retries_of
+from worker_service.jobs.retries import GiveUp, Retry, RetryRule, after_failure, backoff, max_retries_of
 
 NOW = datetime(2026, 11, 18, 10, 0, tzinfo=UTC)
 
@@ -65,13 +65,13 @@ def test_without_a_requested_wait_the_backoff_applies() -> None:
 def test_the_wait_that_a_handler_requests_applies(seconds: int) -> None:
     after = timedelta(seconds=seconds)
 
-    assert after_failure(JOB, now=NOW, jitter=0.0, after=after) == Retry(NOW + after)
+    assert after_failure(JOB, now=NOW, jitter=0.0, requested_wait=after) == Retry(NOW + after)
 
 
 def test_a_requested_wait_adds_no_retry() -> None:
     used_up = JOB._replace(retry_count=3)
 
-    assert after_failure(used_up, now=NOW, jitter=0.5, after=timedelta(seconds=1)) == GiveUp()
+    assert after_failure(used_up, now=NOW, jitter=0.5, requested_wait=timedelta(seconds=1)) == GiveUp()
 
 
 def test_a_job_type_waits_as_its_rule_says() -> None:
@@ -101,7 +101,7 @@ def test_a_new_job_gets_its_own_retries_or_those_of_its_type() -> None:
         NewJob("download"),
     ]
 
-    assert [retries_of(job, rules) for job in new_jobs] == [5, 0, 3, None, None]
+    assert [max_retries_of(job, rules) for job in new_jobs] == [5, 0, 3, None, None]
 
 
 def test_only_a_running_job_has_a_lease() -> None:

@@ -128,7 +128,9 @@ def verdict(
     failure = replace(_failure(ended), code=_code_of(ended), message=_message_of(ended))
     after = None if ended.after_seconds is None else _delay(ended.after_seconds, default=0)
     is_permanent = ended.how is How.PERMANENT
-    choice = after_failure(attempt.job, now=now, jitter=jitter, is_permanent=is_permanent, after=after, rules=rules)
+    choice = after_failure(
+        attempt.job, now=now, jitter=jitter, is_permanent=is_permanent, requested_wait=after, rules=rules
+    )
     return Fail(failure, choice.run_at if isinstance(choice, Retry) else None)
 
 

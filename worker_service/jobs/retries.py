@@ -52,17 +52,17 @@ def after_failure(
     now: datetime,
     jitter: float,
     is_permanent: bool = False,
-    after: timedelta | None = None,
+    requested_wait: timedelta | None = None,
     rules: Mapping[str, RetryRule] = {},
 ) -> Retry | GiveUp:
-    """`after` is the wait that the handler has requested."""
+    """`requested_wait` is what the handler asked for."""
     if is_permanent or job.retry_count >= job.max_retries:
         return GiveUp()
-    if after is None:
-        after = backoff(job.retry_count, jitter=jitter, rule=rules.get(job.job_type, _DEFAULT_RULE))
-    return Retry(run_at=now + after)
+    if requested_wait is not None:
+        return Retry(run_at=now + requested_wait)
+    return Retry(run_at=now + backoff(job.retry_count, jitter=jitter, rule=rules.get(job.job_type, _DEFAULT_RULE)))
 
 
-def retries_of(job: NewJob, rules: Mapping[str, RetryRule]) -> int | None:
+def max_retries_of(job: NewJob, rules: Mapping[str, RetryRule]) -> int | None:
     """Return None for the default of the table."""
     return rules.get(job.job_type, _DEFAULT_RULE).max_retries if job.max_retries is None else job.max_retries

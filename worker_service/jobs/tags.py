@@ -10,6 +10,7 @@ from msgspec import Struct
 from worker_service.base.errors import BadInput
 
 CHARACTERS_MAX = 60
+_RULE = f"a tag has at most {CHARACTERS_MAX} characters on one line, without a comma, and begins with a letter or digit"
 
 
 class TagCount(Struct, frozen=True):
@@ -35,9 +36,6 @@ def require_tags(words: Sequence[str]) -> tuple[str, ...]:
     if not tags:
         raise BadInput("there is no tag", "name at least one, such as invoice")
     return tags
-
-
-_RULE = f"a tag has at most {CHARACTERS_MAX} characters on one line, without a comma, and begins with a letter or digit"
 
 
 def _read_tag(word: str) -> str:

@@ -11,6 +11,8 @@ from enum import StrEnum
 
 from msgspec import Struct
 
+_TOKEN_TEXT = re.compile(r"pm_(\d{1,18})_([A-Za-z0-9_-]{43})")
+
 
 class TokenScope(StrEnum):
     """In ascending order; each includes the ones before it."""
@@ -55,9 +57,6 @@ class Token(Struct, frozen=True):
         return frozenset(map(TokenScope, self.scopes.split()))
 
 
-_TOKEN = re.compile(r"pm_(\d{1,18})_([A-Za-z0-9_-]{43})")
-
-
 def new_secret() -> str:
     return secrets.token_urlsafe(32)
 
@@ -86,7 +85,7 @@ def token_text(token_id: int, secret: str) -> str:
 
 def parse_token_text(word: str) -> tuple[int, str] | None:
     """Return the id and the secret."""
-    match = _TOKEN.fullmatch(word.strip()) if word.isascii() else None
+    match = _TOKEN_TEXT.fullmatch(word.strip()) if word.isascii() else None
     return None if match is None else (int(match[1]), match[2])
 
 

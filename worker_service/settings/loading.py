@@ -145,7 +145,8 @@ def _expand_commands(values: MutableMapping[str, Any]) -> None:
 
 
 def _read_settings_file(environ: Mapping[str, str], directory: Path) -> _SettingsFile:
-    if (path := _nearest_file(environ, directory)) is not None:
+    # The service's file is read only if there is no other.
+    if (path := _preferred_file(environ, directory)) is not None:
         return _SettingsFile(path, _read_toml(path))
     path = SERVICE_CONFIGURATION / _FILE_NAME
     if environ.get("STATE_DIRECTORY") or _is_checkout(directory) or not os.access(path, os.R_OK):
@@ -178,7 +179,7 @@ def user_unit(environ: Mapping[str, str]) -> Path:
     return own_configuration(environ).parent / "systemd/user/pagemill.service"
 
 
-def _nearest_file(environ: Mapping[str, str], directory: Path) -> Path | None:
+def _preferred_file(environ: Mapping[str, str], directory: Path) -> Path | None:
     if named_file := environ.get(_FILE_VARIABLE):
         return directory / Path(named_file).expanduser()
     places = []

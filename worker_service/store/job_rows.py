@@ -5,7 +5,7 @@ from operator import attrgetter
 
 from worker_service.base.clock import as_text
 from worker_service.jobs.job import NewJob
-from worker_service.jobs.retries import RetryRule, retries_of
+from worker_service.jobs.retries import RetryRule, max_retries_of
 from worker_service.store.statements import PLAIN_FIELDS
 
 _plain_values = attrgetter(*PLAIN_FIELDS)
@@ -23,4 +23,4 @@ def row_of_job(job: NewJob, now: str, parent_id: int | None, rules: Mapping[str,
     # In the order of `_NEW_COLUMNS`. A tuple binds faster than a dict.
     run_at = None if job.run_at is None else as_text(job.run_at)
     name = job.name and job.name[:NAME_CHARACTERS_MAX]
-    return (*_plain_values(job), run_at, now, retries_of(job, rules), parent_id, name)
+    return (*_plain_values(job), run_at, now, max_retries_of(job, rules), parent_id, name)
