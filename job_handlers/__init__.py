@@ -1,4 +1,4 @@
 """The handlers that pagemill ships.
 
-They import `worker_service.handlers` and nothing else of ours, like anyone else's.
+Of pagemill, they import only `worker_service.handlers` and `worker_service.base`; requests to read also `jobs`.
 """

@@ -1,4 +1,4 @@
-"""Detect the encoding of a text: by its byte order mark, else UTF-8 if the bytes are valid, else by its words.
+"""Detect the encoding of a text: by its byte order mark; without one, UTF-8 if the bytes are valid, or by its words.
 
 Only the first `HEAD_BYTES` of a file are examined. In a text that is nearly UTF-8, the other bytes are read as cp1252.
 """
@@ -35,7 +35,7 @@ _LATIN_CODE_PAGES = {
     **dict.fromkeys(("est", "lav", "lit"), "cp1257"),
 }
 """Language → Windows code page, if not cp1252."""
-_AMBIGUOUS_LANGUAGES = ("slk", "slv")  # Languages whose small words are too much like those of other languages.
+_AMBIGUOUS_LANGUAGES = ("slk", "slv")  # Languages whose small words are mostly words of other languages, too.
 
 
 def decode(body: bytes) -> tuple[str, str]:

@@ -9,7 +9,7 @@ The handler must be an attribute of a module, so that the child can import it. `
 attempt reported.
 
 `answers` answers questions of the handler: it is a function of the question, or a mapping from types of questions to
-answers or such functions. Without an answer, a question finds the pages that the handler has saved, and nothing else.
+answers or such functions. Without an answer, a question finds only pages that the handler has saved.
 
     run_handler(handler, document_id=7, answers={SameContent: Files([published])}, directory=tmp_path)
 """

@@ -1,4 +1,4 @@
-"""The names that a handler imports from pagemill. Handlers use no other part of it."""
+"""The names that a handler imports from pagemill. The shipped ones also import `worker_service.base`."""
 
 from worker_service.base.clock import parse_duration as parse_duration
 from worker_service.base.errors import BadInput as BadInput

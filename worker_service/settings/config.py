@@ -281,7 +281,7 @@ class Settings:
                 yield f"{key}.{name}", text, self.origins.get(f"{key}.{name}", origin)
 
     def export_handler_settings(self) -> None:
-        """Set variables for those that are changed. A child process gets the variables that its handler declares."""
+        """Set a variable for each changed setting. A child process gets the variables that its handler declares."""
         changed_keys = [key for key in self.values.keys() - OWN_SETTINGS.keys() if self.origins[key] != "default"]
         if not changed_keys:
             return  # `every_setting` is slow
