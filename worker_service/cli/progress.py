@@ -94,7 +94,7 @@ def watch_jobs(display: Display) -> WatchJobs:
     def watch(query_progress: QueryProgress, is_over: bool) -> None:
         def make_lines() -> list[str]:
             if not display.is_terminal:
-                return [_jobs_summary(query_progress(_JOBS_IN_LINE_MAX))]
+                return [_jobs_line(query_progress(_JOBS_IN_LINE_MAX))]
             _columns, rows = display.size()
             # Leave a line for the count of all jobs, and the terminal's last line.
             progress = query_progress(max(1, min(_BARS_MAX, rows - 2)))
@@ -121,7 +121,7 @@ def _bar(job: Job, *, now: datetime, full_and_empty: tuple[str, str]) -> str:
     return "  ".join(parts).rstrip()
 
 
-def _jobs_summary(progress: JobsProgress) -> str:
+def _jobs_line(progress: JobsProgress) -> str:
     now = wall_clock()
     running = [
         f"{harmless(title_of_job(job))} {job.progress_percent}% {_state_or_message(job, now)}".rstrip()

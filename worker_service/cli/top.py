@@ -156,7 +156,6 @@ def _is_quit_pressed() -> bool:
     readable, _, _ = select.select([keyboard], [], [], _REDRAW_SECONDS)
     if not readable:
         return False
-    # A closed terminal gives no bytes.
     return os.read(keyboard, 1) in (b"q", b"Q", b"")
 
 

@@ -59,10 +59,6 @@ class AssistantTools:
         self._renderer, self._open_caller, self._add_source = renderer, open_caller, add_source
         self._address = address(settings) or settings.web_address
 
-    @property
-    def reading_tools(self) -> list[Callable[..., Any]]:
-        return [self.search, self.fetch, self.list_documents, self.read_pages, self.tables, self.page_image]
-
     def search(self, query: str, limit: int = 10) -> dict[str, Any]:
         """Find pages for a question or some words: up to three pages of each of the `limit` best documents.
 
@@ -168,7 +164,12 @@ class AssistantTools:
 
 def make_server(tools: AssistantTools, *, may_add: bool, is_single_threaded: bool = False) -> MCPServer:
     server = MCPServer("pagemill", version=version("pagemill"), instructions=_INSTRUCTIONS, log_level="WARNING")
-    for tool in [*tools.reading_tools, *([tools.add_document] if may_add else [])]:
+    offered: list[Callable[..., Any]] = [
+        tools.search, tools.fetch, tools.list_documents, tools.read_pages, tools.tables, tools.page_image,
+    ]  # fmt: skip
+    if may_add:
+        offered.append(tools.add_document)
+    for tool in offered:
         readable = _with_readable_errors(tool)
         server.tool()(_in_event_loop(readable) if is_single_threaded else readable)
     return server

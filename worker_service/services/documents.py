@@ -80,9 +80,8 @@ def each_with_origin(session: Session, selector: DocumentSelector) -> Iterator[t
 def _with_origin(session: Session, selector: DocumentSelector) -> Iterator[tuple[Document, Provenance] | Job]:
     for documents in _document_groups(session, selector):
         origin_by_id = session.library.provenance(documents)
-        for document in documents:
-            if document.id in origin_by_id:  # else it was removed since the query
-                yield document, origin_by_id[document.id]
+        # A document that was removed since the query has no origin.
+        yield from ((document, origin_by_id[document.id]) for document in documents if document.id in origin_by_id)
     yield from session.library.not_brought_in(selector, most=_ALL_JOBS)
 
 

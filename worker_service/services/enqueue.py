@@ -70,7 +70,7 @@ def enqueue_jobs(session: Session, jobs: Sequence[NewJob]) -> list[Enqueued]:
 
 
 def with_lost_files_forced(session: Session, jobs: Sequence[NewJob], *, owner: str | None = None) -> Sequence[NewJob]:
-    """Force the download of known files whose copies were deleted by hand. `owner` is that of the batch, if any."""
+    """Force the download of known files whose copies were deleted by hand. `owner` is that of the batch."""
     keys_to_check: dict[_OwnerAndPlatform, set[str]] = defaultdict(set)
     for job in jobs:
         if (document := job.adds_document) is not None:

@@ -80,17 +80,12 @@ def _published_file(session: Session, document: Document, format_name: str) -> P
 
 
 def _not_exported(document: Document, format_name: str) -> NotExported:
-    return NotExported(
-        f"document {document.id} ({document.name}) has no {format_name}: {_why_absent(document, format_name)}"
-    )
-
-
-def _why_absent(document: Document, format_name: str) -> str:
+    reason = document.note or "it was not created"
     if document.current_generation is None:
-        return f"it is {document.status}"
-    if not document.has_page_images and format_name == "pdf":
-        return "it is a spreadsheet" if document.kind == "sheet" else "it has no pages of its own"
-    return document.note or "it was not created"
+        reason = f"it is {document.status}"
+    elif format_name == "pdf" and not document.has_page_images:
+        reason = "it is a spreadsheet" if document.kind == "sheet" else "it has no pages of its own"
+    return NotExported(f"document {document.id} ({document.name}) has no {format_name}: {reason}")
 
 
 def _format_pieces(session: Session, document: Document, format_name: str) -> Iterator[bytes]:

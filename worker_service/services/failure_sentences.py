@@ -175,16 +175,13 @@ def may_read_again(code: str) -> bool:
 def explain_failure(job: Job) -> Explanation:
     explanation = explanation_of(job.error_code or "")
     if explanation is None:
-        explanation = Explanation(_sentence(job.error_message or f"{job.job_type} failed"), "", _what_helps(job))
+        # A retry helps if all attempts were used, or if the error names something to change before it.
+        helps: Helps = "retry" if job.retry_count >= job.max_retries > 0 or job.error_remedy else ""
+        explanation = Explanation(_sentence(job.error_message or f"{job.job_type} failed"), helps=helps)
     if explanation.advice:
         return explanation
     default_advice = "Try again." if explanation.helps == "retry" else ""
     return replace(explanation, advice=_sentence(job.error_remedy or default_advice))
-
-
-def _what_helps(job: Job) -> Helps:
-    # A retry helps if all attempts were used, or if the error names something to change before it.
-    return "retry" if job.retry_count >= job.max_retries > 0 or job.error_remedy else ""
 
 
 def _sentence(text: str) -> str:

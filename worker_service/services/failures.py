@@ -59,10 +59,8 @@ def list_failures(
 ) -> FailurePage:
     rows = session.job_queries.failures(owner=owner, code=code, before_id=before_id, most=limit + 1, batch_id=batch_id)
     job_by_id = {job.id: job for job in each_job(session, [job_id for _, job_id, _ in rows])}
-    failures: list[OpenFailure] = []
-    for row_id, job_id, document_name in rows:
-        if job_id in job_by_id:  # else it was deleted since the query
-            failures.append(_open_failure(row_id, job_by_id[job_id], document_name))
+    # Leave out jobs that were deleted since the query.
+    failures = [_open_failure(row_id, job_by_id[job_id], name) for row_id, job_id, name in rows if job_id in job_by_id]
     return FailurePage(*cut_page(failures, limit))
 
 

@@ -175,7 +175,7 @@ def _cache_directory(workspace: Path) -> Path:
 def _file_to_render(workspace: Path, document: Document, files: Sequence[PublishedFile]) -> PublishedFile:
     """Return the file whose pages fit the stored text. Raise unless it has pages and this process has its password.
 
-    Prefer the original if its reading succeeded. If not, it may be newer than the text, so prefer the searchable PDF.
+    An original whose reading failed may be newer than the text, so prefer the searchable PDF then.
     """
     if document.kind == "sheet":
         raise NoPageImage("a spreadsheet has no pages: its rows are shown")
@@ -262,7 +262,7 @@ class PageRenderer:
             raise RendererBusy("rendering takes too long", "try again in a moment") from None
 
     def count_page(self) -> bool:
-        """Return True if the cache is due for a sweep: for page 1, 51, 101 and so on."""
+        """Return True if the cache is due for a sweep: at the first page, then every 50."""
         self._pages_rendered += 1
         return self._pages_rendered % _PAGES_PER_SWEEP == 1
 

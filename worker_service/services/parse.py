@@ -94,7 +94,7 @@ def read_job_reference(word: int | str) -> tuple[str, int]:
     digits = digits if prefix else digits.removeprefix("#")
     if prefix not in _FIELD_BY_PREFIX or not is_id(digits):
         raise BadInput(f"{word!r} names no job", "write its id as pagemill ls shows it, or batch:7, or document:3")
-    if not int(digits):
+    if int(digits) == 0:
         raise BadInput(f"{word!r} names no job: ids begin at 1")
     return _FIELD_BY_PREFIX[prefix], int(digits)
 

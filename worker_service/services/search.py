@@ -40,7 +40,7 @@ def _embedder(setting: str, model: str, passages_edition: str = "") -> Embedder:
 
 
 def _embedder_named(name: str, settings: Settings) -> Embedder | None:
-    """Return the embedder that made the stored vectors, or None. A changed setting counts after all are replaced.
+    """Return the embedder that made the stored vectors, or None if the settings no longer name its server.
 
     `name` is model/version/edition of the passages.
     """

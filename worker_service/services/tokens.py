@@ -79,11 +79,10 @@ def create_link(
 
 
 def begin_browser_session(session: Session, text: str) -> CreatedToken | None:
-    """Begin a session by the text of a token, or of a link, which works once. Return None for another text."""
+    """Begin a session by the text of a token, or of a link, which works once. Return None if the text is neither."""
     token_or_link = _find_valid(session, text, TokenKind.TOKEN, TokenKind.LINK)
     if token_or_link is None:
-        # Write nothing for a visitor who only guesses.
-        return None
+        return None  # before anything is written: the visitor may only be guessing
     session.store.tokens.forget_ended()
     until = as_text(add_duration(session.clock(), _SESSION_VALID_FOR))
     # The end of a link limits only the sign-in; the end of a token also limits its sessions.
@@ -100,11 +99,9 @@ def begin_browser_session(session: Session, text: str) -> CreatedToken | None:
         until=until,
     )
     session_id = session.store.tokens.begin_session(token_or_link.id, new)
-    return (
-        None
-        if session_id is None
-        else CreatedToken(session_id, token_or_link.name, token_text(session_id, secret), until)
-    )
+    if session_id is None:
+        return None  # since it was found, the link was used or the token removed
+    return CreatedToken(session_id, token_or_link.name, token_text(session_id, secret), until)
 
 
 def find_token(session: Session, text: str) -> Token | None:
