@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 
-from tests.store.kit import MovableClock, findings_after, new_worker, undo
+from tests.store.kit import MovableClock, findings_after, new_worker, open_at, undo
 from worker_service.jobs.attempts import Failure
 from worker_service.jobs.job import Lease, NewJob, Status
 from worker_service.jobs.retries import REQUEUES_MAX
 from worker_service.jobs.selector import Selector
+from worker_service.store import opening
 from worker_service.store.integrity import FINDINGS_PER_STATEMENT_MAX
 from worker_service.store.store import Store
 
@@ -125,3 +128,15 @@ def test_the_audit_limits_the_findings_of_each_rule(store: Store) -> None:
     findings = findings_after(store, "UPDATE worker_job_queue SET status = 'failed'")
 
     assert len(findings) == FINDINGS_PER_STATEMENT_MAX
+
+
+def test_the_audit_needs_no_earlier_statement(
+    monkeypatch: pytest.MonkeyPatch, path: Path, clock: MovableClock, store: Store, begin: Callable[..., Lease]
+) -> None:
+    store.leases.complete(begin())
+    monkeypatch.setattr(opening, "_STATEMENTS", opening._LateStatements())  # as in a new process
+
+    with closing(open_at(path, clock)) as newly_opened:
+        findings = findings_after(newly_opened, "DELETE FROM worker_job_event")
+
+    assert findings

@@ -135,10 +135,7 @@ class Intake(StorePart):
         return self._record_known_document(job, completed_request, document_id, decision, parent_id)
 
     def decide_by_revision(self, job: NewJob, request: DocumentRequest) -> tuple[DocumentRequest, int, Decision] | None:
-        """Return (request with content and name, document id, decision).
-
-        None: no document has this revision, so it must be downloaded first.
-        """
+        """Return (request with content and name, document id, decision), or None if no document has this revision."""
         document_key = {"owner": job.owner, "platform": job.platform, "source_key": request.source_key}
         for content, name in self._db.read_locked("document_with_revision", **document_key, revision=request.revision):
             completed_request = replace(request, content=content, name=name)

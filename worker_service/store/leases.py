@@ -250,7 +250,7 @@ class Leases(StorePart):
         return from_text(at) if at else None
 
     def comes_due(self, worker_id: str, until: datetime) -> bool:
-        """Return True if a pending job that this worker can run has its start or retry time before `until`."""
+        """Return True if a job for this worker waits only for a time before `until`."""
         return self._db.read_flag("has_job_due", worker_id=worker_id, until=as_text(until))
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -71,14 +71,21 @@ def open_store(
 
 
 class _LateStatements(dict[str, str]):
-    """Reads the statements when the first one is used: `pagemill ls` needs none."""
+    """Reads the statements when they are first used: `pagemill ls` needs none."""
 
     def __missing__(self, name: str) -> str:
-        from worker_service.store.statements import sqlite_statements
-
-        self.update(sqlite_statements())
-        # By a plain dict, which raises KeyError for an unknown name.
+        self._load()
         return dict(self)[name]
+
+    def __iter__(self) -> Iterator[str]:
+        self._load()
+        return super().__iter__()
+
+    def _load(self) -> None:
+        if not self:
+            from worker_service.store.statements import sqlite_statements
+
+            self.update(sqlite_statements())
 
 
 _STATEMENTS = _LateStatements()
