@@ -112,7 +112,7 @@ def _local_path(source: str) -> Path | None:
 
 
 def as_independent(crawl: NewJob) -> NewJob:
-    """Make the crawl list the whole folder, even beside another crawl of it, for a batch with all its documents."""
+    """Make the crawl list the whole folder, even beside another crawl of it."""
     # Crawls with equal payloads share what they have found, so the payload gets a text that no other has.
     payload = {**json.loads(crawl.payload or "{}"), "afresh": uuid4().hex}
     return replace(crawl, payload=canonical(payload), unique_key=None, concurrency_key=None)
@@ -159,7 +159,7 @@ def jobs_of_sources(
     left_out: LeftOut,
     entries_max: int | None = None,
 ) -> list[NewJob]:
-    """Add to `left_out` the files of directories that cannot be read."""
+    """Add to `left_out` the files that are not read."""
     # A source that is named twice gets one job.
     job_by_platform_and_key: dict[tuple[str, str], NewJob] = {}
     for source in sources:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-
 from msgspec import Struct
 
 from job_handlers.fetch.sources.local import ROOTS, readable_paths
@@ -39,8 +36,11 @@ def run(context: Context[AdoptPayload]) -> Done:
     )
 
 
-def _paths_to_read(payload: AdoptPayload) -> Sequence[Path]:
-    return readable_paths(payload.text)
-
-
-adopt = Handler("adopt", run, AdoptPayload, job_class="io", environment=[ROOTS.variable], reads_payload=_paths_to_read)
+adopt = Handler(
+    "adopt",
+    run,
+    AdoptPayload,
+    job_class="io",
+    environment=[ROOTS.variable],
+    reads_payload=lambda payload: readable_paths(payload.text),
+)

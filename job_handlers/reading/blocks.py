@@ -82,13 +82,10 @@ def measure_page_facts(lines: Sequence[TextLine], height: float) -> PageFacts:
         distance = below.base - above.base
         are_body = abs(above.size - body_size) < 1 and abs(below.size - body_size) < 1
         if are_body and 0.8 * body_size < distance < 2.6 * body_size:
-            distances[_round_to_half(distance)] += 1
+            # Rounded to halves.
+            distances[int(2 * distance + 0.5) / 2] += 1
     most_frequent = max(distances, key=lambda step: (distances[step], -step), default=1.2 * body_size)
     return PageFacts(height, body_size, most_frequent)
-
-
-def _round_to_half(number: float) -> float:
-    return int(2 * number + 0.5) / 2
 
 
 def _points_for_block(first: TextLine, above: TextLine, below: TextLine, right: float, facts: PageFacts) -> float:

@@ -53,7 +53,7 @@ class WordTable(NamedTuple):
 class ArrangedPage(Struct, frozen=True):
     lines: list[list[Word]]
     came_from: list[list[int]]
-    """For each line, the numbers of the input lines that its words come from."""
+    """Numbers of the input lines that the words of each line come from."""
     text: str
     tables: list[WordTable] = field(default_factory=list)
 

@@ -59,9 +59,9 @@ _GROWTH = 0.8  # The network marks the middle of a line; half of this share of i
 
 
 def missing() -> Problem | None:
-    lacking = [package for package in _PACKAGES if importlib.util.find_spec(package) is None]
-    if lacking:
-        detail = f"{' and '.join(lacking)} {'is' if len(lacking) == 1 else 'are'} not installed"
+    missing_packages = [package for package in _PACKAGES if importlib.util.find_spec(package) is None]
+    if missing_packages:
+        detail = f"{' and '.join(missing_packages)} {'is' if len(missing_packages) == 1 else 'are'} not installed"
         return Problem(CAPABILITY_MISSING, detail, HOW_TO_GET)
     if not (_model_directory() / _READING_MODEL).is_file() or not (_model_directory() / _FINDING_MODEL).is_file():
         detail = "this rapidocr carries other models than those that are known"
@@ -92,13 +92,14 @@ def read_line(gray: Gray, box: Box, free_space: tuple[float, float] = (-inf, inf
     """Read a line with margins, beside it only within `free_space`, a range of x. The words' x are approximate."""
     numpy = _numpy()
     x0, y0, x1, y1 = _with_margin(box, gray)
-    x0, x1 = max(x0, min(free_space[0], box[0])), min(x1, max(free_space[1], box[2]))
+    (box_begin, _, box_end, _), (free_from, free_to) = box, free_space
+    x0, x1 = max(x0, min(free_from, box_begin)), min(x1, max(free_to, box_end))
     width = min(max(round((x1 - x0) * _LINE_HEIGHT / (y1 - y0)), _STEP), WIDTH_MOST * _LINE_HEIGHT)
     line = image_of(gray).resize((width, _LINE_HEIGHT), Image.Resampling.BILINEAR, (x0, y0, x1, y1))
     padded_width = -(-width // _STEP) * _STEP
     pixels = numpy.zeros((1, 3, _LINE_HEIGHT, padded_width), numpy.float32)
-    pixels[..., :width] = _colours(line)
-    # One row per position along the line, one column per character.
+    pixels[..., :width] = _network_input(line)
+    # A row for each position along the line, a column for each character.
     [probabilities] = _run(_READING_MODEL, pixels)
     best = probabilities.argmax(1)
     # A character at adjacent positions counts once; 0 means no character.
@@ -116,7 +117,7 @@ def find_lines(gray: Gray) -> list[Box]:
     width, height = _size_for_finding(gray)
     small = image_of(gray).resize((width, height), Image.Resampling.BILINEAR, reducing_gap=2.0)
     pixels = _numpy().empty((1, 3, height, width), "float32")
-    pixels[:] = _colours(small)
+    pixels[:] = _network_input(small)
     [[probabilities]] = _run(_FINDING_MODEL, pixels)
     x_scale, y_scale = gray.width / width, gray.height / height
     return [
@@ -125,7 +126,8 @@ def find_lines(gray: Gray) -> list[Box]:
     ]
 
 
-def _colours(image: Image.Image) -> Any:
+def _network_input(image: Image.Image) -> Any:
+    # Shades from 0 to 255 become numbers from -1 to 1.
     return _numpy().asarray(image, "float32") / 127.5 - 1
 
 

@@ -55,7 +55,7 @@ class Reading(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """What both engines read at one place of a line. One list may be empty."""
+    """The words of both engines at one place of a line. One list may be empty."""
 
     first: list[Word]
     second: list[Word]
