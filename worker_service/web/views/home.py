@@ -66,9 +66,9 @@ def home(request: Request, session: Session) -> Response:
 def _reading_now(session: Session, visitor: Visitor) -> list[ReadingNow]:
     """Return live batches, then other documents being read. A batch of one file is shown as its document."""
     query = BatchesQuery(status=(BatchState.ACTIVE, BatchState.WAITING), limit=_LIVE_BATCHES_MAX)
-    live = list_batches(session, visitor, query).items
+    live_batches = list_batches(session, visitor, query).items
     # A batch without a file is looking for its files.
-    batches = [details for details in live if details.progress.files != 1][:_READING_MAX]
+    batches = [details for details in live_batches if details.progress.files != 1][:_READING_MAX]
     entries = [_batch_entry(session, details) for details in batches]
     being_read = visitor.limit_selector(DocumentSelector(statuses=(IndexStatus.INDEXING,)))
     ids = tuple(details.batch.id for details in batches)

@@ -88,10 +88,10 @@ def _runs(page: StructuredPage, block: Block, marks: Sequence[Mark]) -> list[Tex
     text = page.text[block.begin : block.end].strip("\r\n") if keeps_lines else page.text_of(block)
     # `strip` may have removed line breaks at the beginning.
     begin = page.text.find(text, block.begin)
-    shown = zip(text, marks[begin : begin + len(text)], strict=True) if keeps_lines else _flow(text, marks[begin:])
+    marked = zip(text, marks[begin : begin + len(text)], strict=True) if keeps_lines else _flow(text, marks[begin:])
     return [
         TextRun("".join(character for character, _ in run), mark.match, mark.is_doubtful)
-        for mark, run in groupby(shown, lambda pair: pair[1])
+        for mark, run in groupby(marked, lambda pair: pair[1])
     ]
 
 
@@ -101,7 +101,8 @@ def _flow(text: str, marks: Sequence[Mark]) -> Iterator[tuple[str, Mark]]:
     for hyphen in DIVIDED_WORD.finditer(text):
         # "risk-" and "free" become "riskfree", but "Anglo-" and "American" keep the hyphen, because of the capital.
         keeps_hyphen = text[hyphen.end() : hyphen.end() + 1].isupper()
-        dropped.update(range(hyphen.start() + (1 if keeps_hyphen else 0), hyphen.end()))
+        first_dropped = hyphen.start() + 1 if keeps_hyphen else hyphen.start()
+        dropped.update(range(first_dropped, hyphen.end()))
     space: tuple[str, Mark] | None = None
     has_begun = False
     for index, character in enumerate(text):

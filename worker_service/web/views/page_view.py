@@ -50,7 +50,7 @@ class PageView(Struct, frozen=True):
     first_row: int = 1
     rows: Sequence[Sequence[SheetCell]] = ()
     tables: Sequence[TableOnPage] = ()
-    doubtful: int = 0
+    doubtful_words: int = 0
     note: str = ""
     markdown: str = ""
     lacks_boxes: bool = False
@@ -88,6 +88,7 @@ def _page_view(
     renderer: PageRenderer,
 ) -> PageView:
     layout, text = json.loads(page.layout or "{}"), page.text or ""
+    # A line of the layout is a list of words.
     recognised = [
         PlacedWord(x0, y0, x1, y1, word_text, confidence)
         for line in layout.get("lines", ())
@@ -120,7 +121,7 @@ def _page_view(
         first_row=layout.get("first", 1),
         rows=marked_cells(layout.get("values", ()), text, marks),
         tables=tables_on_page(page.number, page.layout),
-        doubtful=len(doubtful),
+        doubtful_words=len(doubtful),
         note=_note(page, layout),
         markdown=page_markdown(structured),
         lacks_boxes=lacks_boxes,
