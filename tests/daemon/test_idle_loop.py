@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 
 from tests.daemon.conftest import context_in
@@ -81,3 +82,17 @@ def test_the_loop_survives_a_database_error_while_it_waits(
     assert [event for event in log.events if event in (events.STORE_UNAVAILABLE, events.DAEMON_FAILED)] == [
         events.STORE_UNAVAILABLE
     ]
+
+
+def test_a_full_disk_is_recorded_once_the_database_takes_it(loop: Loop, database: Path) -> None:
+    with closing(apsw.Connection(str(database))) as connection:
+        connection.execute(
+            "CREATE TRIGGER refuse BEFORE UPDATE OF disk_low ON worker BEGIN SELECT RAISE(ABORT, 'disk full'); END"
+        )
+        loop.set_disk_low(True)
+        connection.execute("DROP TRIGGER refuse")
+        loop.context.store_again_at = 0.0
+
+        loop.turn()
+
+        assert connection.execute("SELECT disk_low FROM worker").get == 1

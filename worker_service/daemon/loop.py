@@ -173,7 +173,7 @@ class Loop:
         if self._stopping.read_signals():
             self._is_worker_state_written = False
             self.notifier.stopping()
-        if not self._is_worker_state_written:
+        if not self._is_worker_state_written and not self.context.must_wait_for_store:
             self._write_worker_state()
         if self.signals.is_reload_requested:
             self.signals.is_reload_requested = False
@@ -182,6 +182,7 @@ class Loop:
             self._chore_due_at.clear()
 
     def _write_worker_state(self) -> None:
+        self._is_worker_state_written = False
         try:
             self.context.store.workers.set_worker_state(
                 self.context.identity.worker_id, draining=self._stopping.is_requested, disk_low=self._is_disk_low
@@ -189,9 +190,9 @@ class Loop:
             self._is_worker_state_written = True
         except WorkerUnknown:
             self._ownership.is_registered = False
-        except StoreError:
-            # Do not retry in each turn: the next change of the state writes it again.
-            self._is_worker_state_written = True
+        except StoreError as error:
+            # Claims depend on this state, so the loop claims nothing until it has been written.
+            self.context.note_store_failure(error)
 
     def set_disk_low(self, is_low: bool) -> None:
         self._is_disk_low = is_low
