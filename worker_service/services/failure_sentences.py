@@ -18,7 +18,7 @@ class Explanation(Struct, frozen=True):
     advice: str = ""
     """Empty: the error's own remedy is shown."""
     helps: Helps = ""
-    """What is offered with the failure."""
+    """The action to offer with the failure."""
 
 
 _LATER = "It was tried several times. Try again later."

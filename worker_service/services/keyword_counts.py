@@ -22,7 +22,7 @@ class TermCounts(Struct, frozen=True):
     document: Document
     page: int | None
     counts: Sequence[int | None]
-    """In the order of the terms. None: the document has not been read yet."""
+    """One for each term. None: the document has not been read yet."""
 
     @property
     def is_read(self) -> bool:

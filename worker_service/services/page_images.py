@@ -69,7 +69,7 @@ class PageImage(Struct, frozen=True):
     words: Sequence[PlacedWord]
     """Words with boxes in points; empty for a scan."""
     size: tuple[float, float]
-    """In points."""
+    """Width and height in points."""
 
 
 class _RenderRequest(Struct, frozen=True):
