@@ -1,4 +1,4 @@
 """The handlers that pagemill ships.
 
-Of pagemill, they import only `worker_service.handlers` and `worker_service.base`; requests to read also `jobs`.
+Of pagemill, they import `worker_service.handlers` and `worker_service.base`, and modules called `requests` also `jobs`.
 """

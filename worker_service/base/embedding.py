@@ -33,8 +33,7 @@ _TEXTS_PER_REQUEST = 64
 _TIMEOUT_SECONDS = 30.0
 
 
-class EmbeddingUnavailable(PagemillError, code="embedding_unavailable"):
-    """The model cannot be used now."""
+class EmbeddingUnavailable(PagemillError, code="embedding_unavailable"): ...
 
 
 def windows(text: str) -> list[tuple[int, int]]:

@@ -152,7 +152,7 @@ class Done(Struct, frozen=True):
 class HandlerError(Exception):
     """`code` is stable; `detail` says what is wrong, `remedy` what the user can do about it."""
 
-    def __init__(self, code: str, detail: str, remedy: str) -> None:
+    def __init__(self, code: str, detail: str = "", remedy: str = "") -> None:
         super().__init__(code, detail, remedy)
         self.code, self.detail, self.remedy = code, detail, remedy
 
@@ -175,8 +175,7 @@ class Retryable(HandlerError):
 
 
 class Permanent(HandlerError):
-    def __init__(self, code: str, detail: str = "", remedy: str = "") -> None:
-        super().__init__(code, detail, remedy)
+    """No other attempt can succeed."""
 
 
 class Snooze(HandlerError):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
 from statistics import median
 from typing import NamedTuple, TypeVar
@@ -290,7 +290,8 @@ def _is_beside(other: Block, block: Block) -> bool:
 def _set_heading_levels(pages: Sequence[P]) -> list[P]:
     """Take levels from the file, or from numbers, or from size, weight and capitals."""
     headings = [(page, block) for page in pages for block in page.blocks if _lacks_level(block)]
-    ranks = _style_ranks(headings)
+    styles = sorted({_heading_style(page, block) for page, block in headings}, reverse=True)
+    ranks = {style: rank for rank, style in enumerate(styles, 1)}  # 1 for the largest
     ranks_by_depth: dict[int, list[int]] = defaultdict(list)
     for page, block in headings:
         ranks_by_depth[_number_depth(page, block)].append(ranks[_heading_style(page, block)])
@@ -319,12 +320,6 @@ _HeadingStyle = tuple[float, int, bool]  # Size of the font, weight, and whether
 
 def _heading_style(page: BlocksOfPage, block: Block) -> _HeadingStyle:
     return _rounded(block.size), block.style & BOLD, page.text_of(block).isupper()
-
-
-def _style_ranks(headings: Iterable[tuple[BlocksOfPage, Block]]) -> dict[_HeadingStyle, int]:
-    """Return 1 for the largest style, 2 for the next, and so on."""
-    styles = sorted({_heading_style(page, block) for page, block in headings}, reverse=True)
-    return {style: rank for rank, style in enumerate(styles, 1)}
 
 
 def _number_depth(page: BlocksOfPage, block: Block) -> int:

@@ -16,8 +16,6 @@ class Counts(Struct, frozen=True):
 
 
 class LiveCounts(Struct, frozen=True):
-    """Jobs of a type that have not ended."""
-
     job_type: str
     pending: int
     held: int
@@ -25,18 +23,15 @@ class LiveCounts(Struct, frozen=True):
 
 
 class TypeCounts(LiveCounts, frozen=True):
-    """All jobs of a type."""
-
     completed: int
     failed: int
     cancelled: int
 
 
 class PlatformCount(Struct, frozen=True):
-    """Pending jobs of a platform."""
-
     platform: str
     count: int
+    """Number of pending jobs."""
 
 
 class ErrorCount(Struct, frozen=True):

@@ -34,7 +34,7 @@ def allows_type(types: Sequence[str], job_type: str) -> bool:
     return not named or job_type in named
 
 
-class Worker(Struct, frozen=True):
+class _WorkerFacts(Struct, frozen=True):
     id: str
     host: str
     boot_id: str
@@ -42,18 +42,14 @@ class Worker(Struct, frozen=True):
     version: str
     cpu_slots: int
     io_slots: int
+
+
+class Worker(_WorkerFacts, frozen=True):
     handlers: Sequence[HandlerFacts] = ()
     node_slots: int = 0
 
 
-class WorkerState(Struct, frozen=True):
-    id: str
-    host: str
-    boot_id: str
-    pid: int
-    version: str
-    cpu_slots: int
-    io_slots: int
+class WorkerState(_WorkerFacts, frozen=True):
     is_draining: bool
     is_disk_low: bool
     started_at: str
