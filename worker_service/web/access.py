@@ -84,7 +84,6 @@ class Visitor(Struct, frozen=True):
     csrf: str = ""
     """Token that forms must carry; empty for visitors without a browser."""
     has_session: bool = False
-    """Signed in with a browser, and can sign out."""
 
     def has_csrf_token(self, csrf: str) -> bool:
         return hmac.compare_digest(csrf.encode(), self.csrf.encode())

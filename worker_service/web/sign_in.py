@@ -5,6 +5,8 @@ A link only shows a button, because programs that preview messages open links, t
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
@@ -81,18 +83,12 @@ def _redirect_with_cookie(request: Request, token: CreatedToken, path: str) -> R
 
 def _sign_in_page(request: Request, problem: str = "") -> Response:
     target = safe_path(request.query_params.get("next"))
-    if not problem and request.method == "GET" and _is_signed_in(request):
-        return RedirectResponse(target, 303)
+    if not problem and request.method == "GET":
+        with suppress(SignInRequired):
+            find_visitor(request)
+            return RedirectResponse(target, 303)
     status = 401 if problem else 200
     return render(request, "sign_in.html", title="Sign in", problem=problem, target=target, status=status)
-
-
-def _is_signed_in(request: Request) -> bool:
-    try:
-        find_visitor(request)
-    except SignInRequired:
-        return False
-    return True
 
 
 def safe_path(path: str | None, default: str = "/") -> str:

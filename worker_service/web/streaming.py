@@ -43,7 +43,6 @@ def _join_lines(lines: Iterator[str]) -> Iterator[str]:
 
 
 def read_pieces(file: IO[bytes]) -> Iterator[bytes]:
-    """Read the whole file, and close it."""
     with file:
         file.seek(0)
         while piece := file.read(_BYTES_AT_ONCE):

@@ -120,8 +120,7 @@ def submit_reindex(session: Session, document_id: int, values: OptionValues, *, 
     return ReadRequest.from_enqueued(enqueue_job(session, job), lacking)
 
 
-class WrongPassword(BadInput):
-    code = "wrong_password"
+class WrongPassword(BadInput, code="wrong_password"): ...
 
 
 def unlock_document(

@@ -19,12 +19,7 @@ from worker_service.services.session import Session
 from worker_service.web.access import visitor_of
 from worker_service.web.database_sessions import session_of
 from worker_service.web.parameters import query_of
-from worker_service.web.resources.documents import (
-    DocumentsQuery,
-    count_keywords,
-    list_documents,
-    search_scope,
-)
+from worker_service.web.resources.documents import DocumentsQuery, count_keywords, list_documents, search_scope
 from worker_service.web.streaming import WORKBOOK, stream_lines, stream_made_file
 from worker_service.web.views import in_rendering_thread, page_route, render
 

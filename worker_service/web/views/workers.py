@@ -15,13 +15,7 @@ from worker_service.services.session import Session
 from worker_service.services.undo import undo_action
 from worker_service.web.access import visitor_of
 from worker_service.web.middleware import form_of
-from worker_service.web.resources.system import (
-    list_actions,
-    list_workers,
-    pause,
-    undoable_action,
-    unpause,
-)
+from worker_service.web.resources.system import list_actions, list_workers, pause, undoable_action, unpause
 from worker_service.web.sign_in import safe_path
 from worker_service.web.views import page_route, render
 from worker_service.web.views.flash_messages import describe_action, redirect
