@@ -113,12 +113,7 @@ class Settings:
         "maximum number of running jobs over all daemons, by `type`, `class` or `owner`",
         table="[limits.KIND]",
     )
-    commands = Setting(
-        value_types.COMMANDS,
-        {},
-        "your own programs, by job type",
-        table="[commands.TYPE]",
-    )
+    commands = Setting(value_types.COMMANDS, {}, "your own programs, by job type", table="[commands.TYPE]")
     retries = Setting(value_types.RETRIES, {}, "retry policy of a job type", table="[retries.TYPE]")
     zone = Setting(value_types.ZONE, "UTC", "time zone of `enqueue --once-per`, and of schedules without one")
     schedule = Setting(
@@ -149,16 +144,10 @@ class Settings:
     )
 
     notify = Setting(
-        value_types.RULES,
-        [],
-        "notifications by mail, webhook or chat: [notify.md](notify.md)",
-        table="[[notify]]",
+        value_types.RULES, [], "notifications by mail, webhook or chat: [notify.md](notify.md)", table="[[notify]]"
     )
     addresses = Setting(
-        value_types.ADDRESSES,
-        {},
-        'address of each owner, for a `[[notify]]` with `to = "owner"`',
-        table="[addresses]",
+        value_types.ADDRESSES, {}, 'address of each owner, for a `[[notify]]` with `to = "owner"`', table="[addresses]"
     )
     notify_allow = Setting(
         value_types.WORDS,
