@@ -140,11 +140,12 @@ class PageReader:
         return page
 
     def _read_in_best_language(self, gray: Gray, dpi: float) -> tuple[int, RecognisedPage]:
+        """Return the index of the best choice of languages, and the page as it is read with these."""
         choice = self._choice
         page = recognise(self._engine(choice), gray, dpi)
         if page.is_blank or len(self._language_choices) == 1:
             return choice, page
-        # With several choices, each is a single language.
+        # If there are several choices, each is a single language.
         codes = [languages[0] for languages in self._language_choices]
         if (page.confidence or 0.0) < _DOUBTFUL_CONFIDENCE:
             # Letters of an unknown script are read as others, which may look like small words of some language. So the

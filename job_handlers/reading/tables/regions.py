@@ -13,7 +13,9 @@ from job_handlers.reading.text_layer import letters_in
 _ROW_DISTANCE_MOST = 3.4  # Em between the middles of two rows.
 _LINES_BETWEEN_MOST = 2  # Lines without gaps between two lines of a table.
 _PROSE_CHARACTERS_LEAST = 16  # Mean length of the lines of prose.
-_WORDS_IN_PROSE_SHARE = 0.55  # Of the lines of prose that continue another, those that begin with a small letter.
+_SMALL_LETTERS_IN_PROSE_SHARE = (
+    0.55  # Of the lines of prose that continue another, those that begin with a small letter.
+)
 _CELL_LINES_MOST = 12  # Lines of several cells below each other.
 # In em. Lines further apart are not of one cell, or of one column title.
 _CELL_STEP_MOST, _TITLE_STEP_MOST = 1.6, 1.65
@@ -76,19 +78,19 @@ def _prose_runs(stack: Sequence[TextPiece], em: float) -> Iterator[Sequence[Text
     """Yield runs of wrapped lines, most of which begin in the middle of a sentence."""
     right = max([line.x1 for line in stack])
     wraps = [_is_wrapped(line, following, right, em) for line, following in pairwise(stack)]
-    begin = lower_count = 0
+    begin = small_letter_count = 0
     for end, is_wrapped in enumerate([*wraps, False], 1):
         if is_wrapped:
-            lower_count += not stack[end].text[:1].isupper()
+            small_letter_count += not stack[end].text[:1].isupper()
             continue
         wrapped_count = end - 1 - begin
         # All of two or three wrapped lines, or somewhat more than half of a greater number.
-        lower_least = _WORDS_IN_PROSE_SHARE * wrapped_count if wrapped_count > 3 else wrapped_count
-        if wrapped_count > 1 and lower_count >= lower_least:
+        small_letters_least = _SMALL_LETTERS_IN_PROSE_SHARE * wrapped_count if wrapped_count > 3 else wrapped_count
+        if wrapped_count > 1 and small_letter_count >= small_letters_least:
             text = "".join([line.text for line in stack[begin:end]])
             if letters_in(text) > 0.5 * len(text):
                 yield stack[begin:end]
-        begin, lower_count = end, 0
+        begin, small_letter_count = end, 0
 
 
 def _is_wrapped(line: TextPiece, following: TextPiece, right: float, em: float) -> bool:
