@@ -210,7 +210,7 @@ def _members_of(container: FlowDocument) -> Iterator[tuple[str, str, Callable[[]
     """Yield the path of each file, why it is not unpacked or "", and a function that opens it."""
     if isinstance(container, Archive):
         for member in container.members():
-            yield member.name, member.refusal, partial(container.open, member.info)
+            yield member.name, member.refusal, partial(container.open_member, member.info)
     elif isinstance(container, mail.MailDocument):
         for name, part in container.attachments():
             yield name, "", partial(_open_part, part)

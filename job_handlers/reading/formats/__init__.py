@@ -18,15 +18,7 @@ from msgspec.structs import replace
 from job_handlers.file_kinds import FileKind
 from job_handlers.reading.layout import FlowLayout, TextTable
 from worker_service.base.errors import PagemillError
-from worker_service.handlers import (
-    LINK_ADDRESS,
-    STATED_BY_FILE,
-    Block,
-    NoteMark,
-    Role,
-    TextLink,
-    counted,
-)
+from worker_service.handlers import LINK_ADDRESS, STATED_BY_FILE, Block, NoteMark, Role, TextLink, counted
 
 LIBRARY = "writings 11"
 """Increase the number whenever the same file may now give another text."""
@@ -123,10 +115,8 @@ class StyledText(str):
         if text == self:
             return self
         begin = max(self.find(text), 0)
-        links, notes = (
-            _move_marks_within(self.links, -begin, len(text)),
-            _move_marks_within(self.notes, -begin, len(text)),
-        )
+        links = _move_marks_within(self.links, -begin, len(text))
+        notes = _move_marks_within(self.notes, -begin, len(text))
         return StyledText(text, self.role, self.level, links, notes)
 
 
@@ -147,8 +137,8 @@ class LineMark(str):
 M = TypeVar("M", TextLink, NoteMark)
 
 
-def _move_marks_within(marks: Iterable[M], by: int, length: int) -> list[M]:
-    moved = [replace(mark, begin=mark.begin + by, end=mark.end + by) for mark in marks]
+def _move_marks_within(marks: Iterable[M], offset: int, length: int) -> list[M]:
+    moved = [replace(mark, begin=mark.begin + offset, end=mark.end + offset) for mark in marks]
     return [mark for mark in moved if mark.begin >= 0 and mark.end <= length]
 
 
@@ -197,7 +187,9 @@ def identity_of(piece: Piece) -> object:
         return piece.alt
     if isinstance(piece, StyledText):
         return str(piece), piece.role, piece.level, piece.links, piece.notes
-    return (str(piece), piece.begins_table, piece.spans) if isinstance(piece, TableRow) else piece
+    if isinstance(piece, TableRow):
+        return str(piece), piece.begins_table, piece.spans
+    return piece
 
 
 FlowPage = tuple[Piece, ...]

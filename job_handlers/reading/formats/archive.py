@@ -51,7 +51,7 @@ class Archive:
         ]
 
     def read(self, name: str) -> bytes:
-        with self.open(name) as file:
+        with self.open_member(name) as file:
             try:
                 body = file.read(MEMBER_BYTES_MAX + 1)
             except BROKEN as error:
@@ -61,7 +61,7 @@ class Archive:
         return body
 
     @contextmanager
-    def open(self, name: str | zipfile.ZipInfo) -> Iterator[IO[bytes]]:
+    def open_member(self, name: str | zipfile.ZipInfo) -> Iterator[IO[bytes]]:
         try:
             file = self._archive.open(name)
         except BROKEN as error:

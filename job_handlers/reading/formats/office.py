@@ -328,7 +328,7 @@ def _parse(archive: Archive, name: str, begin: object, end: object = None, add_t
     parser.EntityDeclHandler = _refuse_entities
     size = 0
     try:
-        with archive.open(name) as file:
+        with archive.open_member(name) as file:
             while block := file.read(_BLOCK_BYTES):
                 size += len(block)
                 if size > MEMBER_BYTES_MAX:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from job_handlers.reading.layout import Box
 from job_handlers.reading.pdf.library import mupdf, pdf_space_to_shown_page, pymupdf, round_box_to_tenths
 from worker_service.handlers import STATED_BY_FILE, Block, Role
 
@@ -15,8 +16,6 @@ _MARGIN = 0.11  # Share of the page's height at its top and bottom, where pictur
 _STRIP_GAP_POINTS_MAX = 3.0  # Between the strips into which some programs cut a picture.
 _IMAGES_MAX = 500
 _TREE_DEPTH_MAX = 20
-
-Box = tuple[float, float, float, float]
 
 
 class StatedFigure(NamedTuple):

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from job_handlers.reading.layout import Box
 from job_handlers.reading.pdf.library import Corners, mupdf, pymupdf, text_page_as_json
 from worker_service.handlers import LINK_ADDRESS, STATED_BY_FILE, Block, Role, TextLink
 
@@ -58,8 +59,6 @@ class _TaggedPage(Struct):
 
 
 _decode = msgspec.json.Decoder(_TaggedPage).decode
-
-Box = tuple[float, float, float, float]
 
 
 class StatedParts(NamedTuple):

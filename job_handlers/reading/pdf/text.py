@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from job_handlers.reading import blocks as text_blocks
 from job_handlers.reading import reading_order, tables
-from job_handlers.reading.layout import TEXT_CHARACTERS_MAX, Layout, PageTable, TableCell, bounds_of
+from job_handlers.reading.layout import TEXT_CHARACTERS_MAX, Box, Layout, PageTable, TableCell, bounds_of
 from job_handlers.reading.pdf.footnotes import notes_of
 from job_handlers.reading.pdf.library import (
     RESOURCES,
@@ -56,8 +56,6 @@ _ROTATE, _XOBJECT = mupdf.PDF_ENUM_NAME_Rotate, mupdf.PDF_ENUM_NAME_XObject
 _CONTENTS, _LENGTH = mupdf.PDF_ENUM_NAME_Contents, mupdf.PDF_ENUM_NAME_Length
 _LEADER_DOTS = ".·…"
 _NO_STATEMENT = Statement()
-
-Box = tuple[float, float, float, float]
 
 
 class PageText(Struct, frozen=True):
