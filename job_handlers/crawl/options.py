@@ -125,7 +125,7 @@ def download_job(entry: Entry, context: Context[CrawlPayload], tree: Tree, *, is
 
 
 def _after_failure(download: Mapping[str, Any]) -> list[DeferredAction]:
-    """Return the actions for a failed download, after which there is no document that could have them."""
+    """Return the actions for a failed download, which leaves no document to have them."""
     return [
         DeferredAction(action["job_type"], canonical(action["payload"]) if action.get("payload") else "", OnEnd.FAILURE)
         for action in download.get("then", ())

@@ -99,7 +99,7 @@ class ItemDetail(Struct, frozen=True, omit_defaults=True):
 
 
 class PageFindings(Struct):
-    """Items and downloads that one page of a listing or of changes has shown, by the ids of their entries."""
+    """Items and downloads of one page of a listing or of changes, by the ids of their entries."""
 
     items: dict[str, CrawlItem] = field(default_factory=dict)
     jobs: dict[str, NewJob] = field(default_factory=dict)

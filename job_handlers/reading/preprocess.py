@@ -334,7 +334,6 @@ def deskew(gray: Gray, skew: float) -> Gray:
 def _sharpest(
     strips: Image.Image, strip_width: float, angles: Iterable[float], best: tuple[int, float]
 ) -> tuple[int, float]:
-    """Return the greatest sharpness and its angle, among `angles` and `best`."""
     return max([best, *((_sharpness(strips, angle, strip_width), angle) for angle in angles)], key=itemgetter(0))
 
 
@@ -403,12 +402,11 @@ def _horizontal_lines(ink: Image.Image, step: int) -> list[Box]:
 
 
 def _ink_from(shade: float) -> list[int]:
-    """Return a table for `Image.point`."""
+    # A table for `Image.point`, as is the next.
     return [_INK if value >= shade else 0 for value in range(256)]
 
 
 def _ink_below(shade: float) -> list[int]:
-    """Return a table for `Image.point`."""
     return [_INK if value < shade else 0 for value in range(256)]
 
 
