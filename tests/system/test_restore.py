@@ -67,7 +67,7 @@ def test_a_restore_reports_missing_files(system: System, elsewhere: System, tmp_
     result = elsewhere.run("db", "restore", str(tmp_path / "copy.db"), "--yes")
 
     assert result.returncode == 1
-    assert f"1 file that it names is missing in {elsewhere.workspace}" in result.stderr
+    assert f"1 file that it names is missing or changed in {elsewhere.workspace}" in result.stderr
     assert f"objects/{job}-1/page.txt" in result.stderr
 
 
