@@ -15,7 +15,7 @@ from worker_service.jobs.generations import decide, settings_for_reading
 from worker_service.jobs.job import Enqueued, NewJob
 from worker_service.store.database import StorePart, chunks
 from worker_service.store.errors import rule_broken
-from worker_service.store.job_rows import can_share_statement, row_of_job
+from worker_service.store.job_rows import common_row_of_job, row_of_job, shared_statement
 from worker_service.store.settling import ParentFacts, fire_actions, settle, tag_documents
 
 # Twice as fast as a statement per job, because AUTOINCREMENT updates its sequence once per statement.
@@ -41,9 +41,9 @@ class Intake(StorePart):
         The caller calls `settle` after its last write: earlier, documents without their follow-up jobs would fail.
         """
         inserted: list[Enqueued] = []
-        for can_share, similar_jobs in groupby(jobs, key=can_share_statement):
-            if can_share:
-                inserted += self._insert_together(list(similar_jobs), parent_id)
+        for statement, similar_jobs in groupby(jobs, key=shared_statement):
+            if statement is not None:
+                inserted += self._insert_together(statement, list(similar_jobs), parent_id)
                 continue
             for job in similar_jobs:
                 earlier_ids: list[int] = []
@@ -52,11 +52,12 @@ class Intake(StorePart):
                 inserted.append(self._insert(job, parent_id, earlier_ids))
         return inserted
 
-    def _insert_together(self, jobs: Sequence[NewJob], parent_id: int | None) -> list[Enqueued]:
+    def _insert_together(self, statement: str, jobs: Sequence[NewJob], parent_id: int | None) -> list[Enqueued]:
         now = self._db.now()
-        rows = [row_of_job(job, now, parent_id, self._db.retries) for job in jobs]
+        make_row = common_row_of_job if statement == "enqueue_common" else row_of_job
+        rows = [make_row(job, now, parent_id, self._db.retries) for job in jobs]
         for chunk in chunks(rows, _ROWS_AT_ONCE):
-            self._db.write_rows("enqueue", chunk)
+            self._db.write_rows(statement, chunk)
         # No other writer inserts meanwhile, so AUTOINCREMENT gives consecutive ids.
         last_id = self._db.writer.last_insert_rowid()
         first_id = last_id - len(jobs) + 1

@@ -5,6 +5,10 @@
 INSERT INTO worker_job_queue ({new_columns})
 VALUES {new_row};
 
+-- name: enqueue_common
+INSERT INTO worker_job_queue ({common_columns})
+VALUES {common_row};
+
 -- name: live_with_unique_key
 SELECT id FROM worker_job_queue
  WHERE unique_key = :unique_key AND unique_key IS NOT NULL AND status IN ('pending', 'running');
