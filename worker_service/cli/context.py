@@ -61,7 +61,7 @@ class Invocation:
         row_of: Callable[[T], Sequence[object]],
         *,
         note_if_empty: str = "",
-        drop_first: Sequence[str] = (),
+        drop_first: Sequence[str] = (),  # headers of the columns to leave out of a wide table
     ) -> None:
         if self.print_if_json({"items": items}):
             return
@@ -71,7 +71,7 @@ class Invocation:
             output.show_table(headers, [*map(row_of, items)], drop_first=drop_first)
 
     def close(self) -> None:
-        if "session" in self.__dict__:
+        if "session" in self.__dict__:  # only if it was opened
             self.session.close()
 
 
@@ -116,7 +116,7 @@ Complete = Callable[[click.Context, click.Parameter, str], list[Any]]
 
 
 def name_completer(list_names: Callable[[Invocation, str], Iterable[str]]) -> Complete:
-    """`list_names` gets the prefix, and may return other names, too."""
+    """`list_names` gets the prefix, and may return names without it."""
 
     def complete(ctx: click.Context, _: click.Parameter, prefix: str) -> list[Any]:
         before_verb = ctx.find_root().obj or {}
@@ -136,7 +136,7 @@ def completer(column: str) -> Complete:
 
 
 def complete_job_type(ctx: click.Context, param: click.Parameter, prefix: str) -> list[Any]:
-    # Without a database, the first two lists are empty.
+    # Types of the workers, of jobs, and installed ones. Without a database, the first two lists are empty.
     completers = (completer("handler"), completer("job_type"), name_completer(_installed_types))
     return sorted({name for complete in completers for name in complete(ctx, param, prefix)})
 
@@ -187,7 +187,7 @@ class BatchId(JobId):
 class _JobReference(click.ParamType[str]):
     """The id of a job, or `batch:7` or `document:7` for its jobs."""
 
-    name = "name"
+    name = "reference"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         try:
@@ -197,7 +197,7 @@ class _JobReference(click.ParamType[str]):
         return str(value)
 
 
-job_or_problem_argument = click.argument(
+optional_job_id_argument = click.argument(
     "job_id", metavar="[ID]", required=False, type=JobId(), shell_complete=completer("id")
 )
 

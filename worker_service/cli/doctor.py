@@ -244,7 +244,7 @@ def _check_credentials(session: Session, overview: Overview) -> Iterator[Finding
     since = as_text(overview.at - _CREDENTIAL_ERRORS_SINCE)
     for error in session.overview.errors(since=since, to_retry=_CREDENTIAL_ERRORS):
         if error.newest_at < last_start:
-            continue
+            continue  # a daemon has started since
         retry = f"{session.settings.restart_command}, pagemill retry --error {error.code}"
         fix = f"{error.newest_remedy}, then: {retry}" if error.newest_remedy else retry
         name = f"{counted(error.jobs, 'job')} {error.job_type}"

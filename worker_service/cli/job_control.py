@@ -254,8 +254,7 @@ def _show_dry_run(call: Invocation, plan: Plan) -> int:
     if call.print_if_json({**answer, **({"documents": plan.failing} if plan.error_code else {})}):
         return 0
     output.show(f"would {plan.verb} {counted(plan.jobs, 'job')}")
-    failing = _describe_failing_documents(plan, "would be")
-    if failing:
+    if failing := _describe_failing_documents(plan, "would be"):
         output.show(failing)
     sample = _sample_lines(plan) if plan.jobs else []
     for line in sample:

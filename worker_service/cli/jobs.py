@@ -15,9 +15,9 @@ from worker_service.cli.context import (
     Invocation,
     JobId,
     completer,
-    job_or_problem_argument,
     job_selector_options,
     number_option,
+    optional_job_id_argument,
     verb,
 )
 from worker_service.jobs.job import Job
@@ -129,7 +129,7 @@ def _show_job(call: Invocation, job_id: int) -> None:
 
 
 @verb
-@job_or_problem_argument
+@optional_job_id_argument
 def why(call: Invocation, job_id: int | None) -> int:
     """\b
     pagemill why
@@ -177,7 +177,7 @@ def _show_why_started(call: Invocation, explanation: Why) -> None:
 
 
 @verb
-@job_or_problem_argument
+@optional_job_id_argument
 @click.option("--follow", "-f", is_flag=True, help="Print new lines until the job has ended.")
 def logs(call: Invocation, job_id: int | None, follow: bool) -> None:
     """\b

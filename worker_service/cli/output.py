@@ -70,7 +70,6 @@ def show_table(
 
 
 def show_section(headers: Sequence[str], rows: Rows, *, title: str = "") -> None:
-    """Print nothing if there are no rows."""
     if rows:
         show()
         if title:

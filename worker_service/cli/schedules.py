@@ -122,7 +122,7 @@ def change(call: Invocation, name: str, **options: Any) -> None:
     """
     definition_by_name = {schedule.name: schedule.definition for schedule in operations.list_schedules(call.session)}
     former = definition_by_name.get(name)
-    # Without one, the schedule is unknown or in the settings file, and `change_schedule` refuses the change.
+    # Without a definition, the schedule is unknown or in the settings file, and `change_schedule` refuses the change.
     definition = _definition(options, former) if former else {}
     _show(call, operations.change_schedule(call.session, name, definition))
 
