@@ -55,7 +55,7 @@ class BatchProgress(Struct, frozen=True):
     size: int
     """Bytes of the original files in the workspace."""
     name: str = ""
-    """The document that progressed last."""
+    """Name of the document that progressed last."""
     name_pages_read: int = 0
     name_pages: int | None = None
     by_job_status: Mapping[Status, int] = field(default_factory=dict)

@@ -125,7 +125,6 @@ class _DoclingBuilder:
         (self.body if parent["self_ref"] == "#/body" else parent["children"]).append({"$ref": item["self_ref"]})
 
     def _parent_of(self, block: Block) -> dict[str, Any]:
-        """Return the body, or the list that an item belongs to."""
         if block.role is not Role.ITEM:
             return {"self_ref": "#/body"}
         if self._current_list is None:
@@ -180,7 +179,7 @@ def docling_json(document: Document, pages: Sequence[StructuredPage]) -> Iterato
         "name": document.name.rpartition(".")[0] or document.name,
         "origin": {
             "mimetype": _MEDIA_TYPE_BY_KIND.get(document.kind or "", "application/octet-stream"),
-            "binary_hash": int(document.content[:16] or "0", 16),
+            "binary_hash": int(document.content[:16] or "0", 16),  # 64 bits of the SHA-256
             "filename": document.name,
         },
         "furniture": {"self_ref": "#/furniture", "children": [], "content_layer": "furniture", **root},

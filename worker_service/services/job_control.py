@@ -85,7 +85,7 @@ class Plan(Struct, frozen=True):
 class Paused(Struct, frozen=True):
     until: datetime | None
     is_known: bool
-    """A job has this type or owner."""
+    """A job has this type or owner, or all jobs were paused."""
 
 
 def make_plan(
@@ -96,7 +96,7 @@ def make_plan(
     priority: int | None = None,
     seconds: float = float("inf"),
 ) -> Plan:
-    """Count the affected jobs and documents for up to `seconds`. The change itself has no limit."""
+    """Count the affected jobs and documents for about `seconds`; 0 if the plan is not shown. Changes have no limit."""
     if verb == "priority":
         priority = read_priority(priority)
     selector = _with_statuses(session, verb, selector)
