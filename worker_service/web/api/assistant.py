@@ -43,7 +43,7 @@ class AssistantEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         visitor = visitor_of(Request(scope))
         server = self._full_server if visitor.may(TokenScope.OPERATE) else self._read_only_server
-        # The tools that this request calls find it there.
+        # The tools that this request calls read it in `_caller` and `_add_source`.
         _visitor.set(visitor)
         await server.session_manager.handle_request(scope, receive, send)
 

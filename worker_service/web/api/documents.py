@@ -30,9 +30,9 @@ from worker_service.web.resources.documents import (
     ImageQuery,
     OwnerParameter,
     SearchQuery,
-    count_keywords,
     page_image_response,
     search_scope,
+    stream_keyword_counts,
     visible_document,
     zip_response,
 )
@@ -262,7 +262,7 @@ def keywords(call: ApiRequest, query: KeywordsQuery) -> Any:
     if scope is None:
         return {"terms": query.term, "items": []}
     terms = keyword_counts.parse_terms("\n".join(query.term))
-    parts = count_keywords(call.request, terms, scope)
+    parts = stream_keyword_counts(call.request, terms, scope)
     rows = (row for part in parts for row in (part.by_page if query.by == "page" else part.by_document))
     return stream_lines(_keyword_json(terms, rows), "application/json")
 

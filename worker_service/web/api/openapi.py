@@ -46,7 +46,7 @@ _PROBLEM = {
     },
     "required": ["type", "title", "status", "detail", "remedy", "code"],
 }
-_ALWAYS_REFUSED = (400, 401, 403, 429, 503)
+_COMMON_REFUSALS = (400, 401, 403, 429, 503)
 _REFUSAL = {"content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}}
 _ETAG_HEADER = {"If-None-Match": "The ETag of an earlier response: 304 if nothing has changed."}
 
@@ -83,7 +83,7 @@ def _operation(endpoint: Endpoint, schemas: _Schemas) -> dict[str, Any]:
     responses = {status: _response(endpoint, status, schemas) for status in endpoint.statuses}
     if endpoint.has_etag:
         responses[304] = {"description": HTTPStatus(304).phrase}
-    refusals = {*_ALWAYS_REFUSED, *endpoint.refusals, *((413, 415) if endpoint.body is not None else ())}
+    refusals = {*_COMMON_REFUSALS, *endpoint.refusals, *((413, 415) if endpoint.body is not None else ())}
     refusals |= {404} if "{" in endpoint.path else set()
     refusals |= {409} if endpoint.method != "GET" else set()
     responses |= {status: {"description": HTTPStatus(status).phrase, **_REFUSAL} for status in sorted(refusals)}
@@ -109,7 +109,7 @@ _BINARY = ("*/*", "application/octet-stream", "application/zip", "image/webp")
 
 
 def _response(endpoint: Endpoint, status: int, schemas: _Schemas) -> dict[str, Any]:
-    schema = {"type": "string"} if endpoint.answer is None else schemas.get(endpoint.answer)
+    schema = {"type": "string"} if endpoint.answer is None else schemas.get(endpoint.answer)  # None: text or file
     content = {} if endpoint.media in _BINARY else {"schema": schema}
     return {"description": HTTPStatus(status).phrase, "content": {endpoint.media: content}}
 
@@ -127,9 +127,9 @@ def _path_parameters(path: str) -> Iterable[dict[str, Any]]:
 
 def _query_parameters(query: type[Struct]) -> Iterable[dict[str, Any]]:
     for field in fields(query):
-        # An optional parameter is left out, never null.
-        kinds = [kind for kind in _union_members(field.type) if kind is not NoneType]
-        schema = msgspec.json.schema(kinds[0])
+        # An optional parameter is left out, never null. No parameter has two other types.
+        [kind] = [kind for kind in _union_members(field.type) if kind is not NoneType]
+        schema = msgspec.json.schema(kind)
         parameter = {"name": field.name, "in": "query", "description": schema.pop("description", ""), "schema": schema}
         yield parameter | ({"required": True} if field.required else {})
 
@@ -143,10 +143,10 @@ def _union_members(kind: Any) -> Sequence[Any]:
 
 class _Schemas:
     def __init__(self, endpoints: Sequence[Endpoint]) -> None:
-        # As keys of dicts, the types are unique and keep their order.
+        # As keys of dicts, the types are unique and keep their order. No body is also an answer.
         bodies = dict.fromkeys(endpoint.body for endpoint in endpoints if endpoint.body is not None)
-        answers = dict.fromkeys(kind for endpoint in endpoints for kind in _union_members(endpoint.answer))
-        answers.pop(None, None)
+        with_answer = [endpoint for endpoint in endpoints if endpoint.answer is not None]
+        answers = dict.fromkeys(kind for endpoint in with_answer for kind in _union_members(endpoint.answer))
         body_schemas, self.components = _components(bodies)
         answer_schemas, components = _components(answers)
         self._schemas = dict(zip([*bodies, *answers], [*body_schemas, *answer_schemas], strict=True))
@@ -175,7 +175,7 @@ def _schema_of_path(kind: type) -> dict[str, Any]:
 
 
 def _adapt_to_serializer(components: dict[str, Any]) -> Mapping[str, Any]:
-    """Adapt the schemas of responses to what `as_object` makes of the types."""
+    """Adapt the schemas of responses to the results of `serialize.as_object`."""
     for kind in (Job, Needed, InBatch):
         # Tuples with names become objects.
         field_schemas = components[kind.__name__]["prefixItems"]
@@ -184,17 +184,18 @@ def _adapt_to_serializer(components: dict[str, Any]) -> Mapping[str, Any]:
             "properties": dict(zip(kind._fields, field_schemas, strict=True)),
             "required": [*kind._fields],
         }
-    components["Job"]["properties"]["state"] = {"type": "string"}
+    components["Job"]["properties"]["state"] = {"type": "string"}  # added by `as_object`
     components["Job"]["required"].append("state")
     components["Level"] = {"enum": [level.name.lower() for level in Level]}
     for component in components.values():
         properties: dict[str, Any] = component.get("properties", {})
-        # Only fields with the default UNSET are left out; msgspec gives no default for these.
+        # A response has all fields except UNSET ones, for which msgspec's schema has no default.
         required = {*component.get("required", ())} | {name for name in properties if "default" in properties[name]}
         for name, schema in properties.items():
             schema.pop("default", None)
-            # These strings hold JSON, and appear as the value they hold.
-            properties[name] = {} if name in JSON_TEXT_FIELDS and '"string"' in json.dumps(schema) else schema
+            # These strings hold JSON, and appear as the value they hold. Other fields have the same names.
+            is_json_text = name in JSON_TEXT_FIELDS and '"string"' in json.dumps(schema)
+            properties[name] = {} if is_json_text else schema
         if properties:
             component["required"] = [name for name in properties if name in required]
     return components

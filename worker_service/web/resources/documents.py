@@ -135,7 +135,7 @@ def search_scope(session: Session, visitor: Visitor, owner: str | None, batch_id
     return SearchScope(visitor.owner or owner, batch_id)
 
 
-def count_keywords(request: Request, terms: Sequence[str], scope: SearchScope) -> Iterator[KeywordPart]:
+def stream_keyword_counts(request: Request, terms: Sequence[str], scope: SearchScope) -> Iterator[KeywordPart]:
     """Count the first part at once, so that errors precede the response, the others while the client reads."""
 
     def counts() -> Iterator[KeywordPart]:

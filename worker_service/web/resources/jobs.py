@@ -43,8 +43,7 @@ def _column_filter(name: str, column: Column) -> tuple[str, object, object]:
     meta = about(column.filter_help or f"Jobs of this {name}.")
     if column.is_number:
         return name, Annotated[Number, meta] | None, None
-    is_plural = column.filter_field.endswith("s")
-    if is_plural:
+    if column.filter_field.endswith("s"):  # repeatable, such as `owners`
         return name, Annotated[tuple[str, ...], meta], ()
     return name, Annotated[str, meta] | None, None
 

@@ -63,7 +63,6 @@ def _service_alerts(overview: Overview) -> Iterator[Alert]:
             advice = "Free some space, for example by removing documents that are no longer needed."
             yield Alert(Level.CRITICAL, "The disk is nearly full", reason.detail, advice)
         elif reason.code == "STANDSTILL":
-            # `_pause_alerts` reports each pause.
             if overview.standstill[0].code != "PAUSED":
                 yield _standstill_alert(overview.standstill)
         elif reason.code == "READ_ONLY":

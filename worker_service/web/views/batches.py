@@ -44,7 +44,7 @@ _SOURCE_NAMES_MAX = 100
 class BatchAction(Struct, frozen=True):
     label: str
     run: Callable[[Session, int], object]
-    message: str
+    message_key: str
     warning: str = ""
     """Text of the confirmation page; empty if the action needs none."""
 
@@ -93,13 +93,13 @@ class BatchRow(Struct, frozen=True):
 
 
 class MeterPart(NamedTuple):
-    kind: Literal["done", "now", "bad", "wait"]
+    kind: Literal["done", "now", "bad", "wait"]  # sets the colour; "wait" is neutral
     number: int
     label: str
 
 
 class BatchPageQuery(Struct, frozen=True):
-    files: IndexStatus | None = None
+    files: IndexStatus | None = None  # show only files in this state
 
 
 def batches_page(request: Request, session: Session) -> Response:
@@ -182,7 +182,7 @@ def run_action(request: Request, session: Session) -> Response:
         raise NoSuchPage(f"a batch has no action {verb!r}")
     batch = _requested_batch(session, request)
     action.run(session, batch.id)
-    return redirect("/batches" if verb == "rm" else f"/batches/{batch.id}", message=action.message)
+    return redirect("/batches" if verb == "rm" else f"/batches/{batch.id}", message=action.message_key)
 
 
 def _requested_batch(session: Session, request: Request) -> Batch:
@@ -201,7 +201,7 @@ def _allowed_actions(details: BatchDetails) -> Sequence[str]:
         return ["resume", "rm" if progress.jobs == progress.jobs_ended else "cancel"]
     if batch.state.is_ended:
         return [*retry, "rm"]
-    # A batch that waits for the one that replaced it can be resumed before that one ends.
+    # A replaced batch waits for its replacement, but may be resumed before that has ended.
     resume = ["resume"] if batch.replaced_by is not None else []
     return [*resume, "stop", *retry, "cancel"]
 
@@ -239,7 +239,8 @@ def _facts(progress: BatchProgress) -> str:
     has_files_left = progress.files_ended < progress.files
     facts = []
     if progress.pages:
-        so_far = " counted so far" if progress.pages_left is None and has_files_left else ""
+        has_uncounted_files = progress.pages_left is None and has_files_left
+        so_far = " counted so far" if has_uncounted_files else ""
         facts.append(f"{progress.pages_read:,} of {counted(progress.pages, 'page')}{so_far}")
     if progress.pages_a_minute and has_files_left:
         facts.append(f"{counted(round(progress.pages_a_minute), 'page')} a minute")
@@ -249,7 +250,7 @@ def _facts(progress: BatchProgress) -> str:
 
 
 def _file_filters(progress: BatchProgress, path: str, chosen: IndexStatus | None) -> Sequence[FilterLink]:
-    """Return nothing if all files have one state."""
+    """Return nothing if all files have one state and no filter is chosen."""
     counts = progress.by_document_state
     all_files = FilterLink("All", path, chosen is None, sum(counts.values()))
     by_state = [
@@ -286,7 +287,8 @@ def _submit_batch(session: Session, visitor: Visitor, form: Mapping[str, str]) -
     if not sources:
         raise BadInput("enter at least one source: a folder, file or URL on each line")
     owner = owner_for(visitor, form["owner"].strip() or None)
-    batch_jobs = source_jobs(session, visitor, sources, {"lang": [form["lang"].strip()]}, owner=owner)
+    options = {"lang": [form["lang"].strip()]}  # an empty text means the default
+    batch_jobs = source_jobs(session, visitor, sources, options, owner=owner)
     return batches.add_batch(
         session,
         batch_jobs.jobs,

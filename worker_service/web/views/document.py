@@ -84,7 +84,7 @@ class MatchPlace(Struct, frozen=True):
     matches_on_page: int
     page_count: int
     matches_before: int
-    """Matches on earlier pages; like `total` 0 if they are too many to count."""
+    """Matches on earlier pages; 0, as is `total`, if there are too many to count."""
     total: int
     previous_url: str
     next_url: str
@@ -224,7 +224,7 @@ def _newest_files(files: Sequence[PublishedFile]) -> list[PublishedFile]:
 
 
 def _generations(jobs_of_document: Sequence[Job]) -> list[Generation]:
-    """Newest first; last the jobs without one, such as the fetch of the file."""
+    """Return the newest first, last the jobs without one, such as the fetch of the file."""
     jobs_by_generation: dict[int | None, list[Job]] = {}
     for job in jobs_of_document:
         jobs_by_generation.setdefault(job.generation, []).append(job)
@@ -233,8 +233,8 @@ def _generations(jobs_of_document: Sequence[Job]) -> list[Generation]:
 
 
 def _first_gate(session: Session, jobs_of_document: Sequence[Job]) -> Gate | None:
-    newest_first = [job.id for job in jobs_of_document if job.status is Status.PENDING]
-    return next(iter(session.gates.explain(newest_first[-1])), None) if newest_first else None
+    pending_ids = [job.id for job in jobs_of_document if job.status is Status.PENDING]
+    return next(iter(session.gates.explain(min(pending_ids))), None) if pending_ids else None
 
 
 def _failed_job_id(session: Session, jobs_of_document: Sequence[Job]) -> int | None:

@@ -72,7 +72,6 @@ class JobGroup(Struct, frozen=True):
 
     @property
     def state(self) -> str:
-        """The most urgent state."""
         states = {row.state for row in self.rows}
         return next((state for state in _URGENT_FIRST if state in states), self.rows[0].state)
 
@@ -365,7 +364,7 @@ def _history(details: JobDetails) -> Sequence[HistoryEntry]:
     was_cancelled_later = (
         bool(attempts) and job.status is Status.CANCELLED and (job.completed_at or "") > (attempts[-1].ended_at or "")
     )
-    # Otherwise the job ended with its last attempt, which has an entry.
+    # A job that ended with its last attempt has the entry of this attempt.
     if job.completed_at is not None and (not attempts or was_cancelled_later):
         entries.append(HistoryEntry(job.completed_at, str(job.status).capitalize(), str(job.status)))
     if job.status is Status.PENDING and job.run_at is not None:

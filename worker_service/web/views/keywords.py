@@ -19,26 +19,30 @@ from worker_service.services.session import Session
 from worker_service.web.access import visitor_of
 from worker_service.web.database_sessions import session_of
 from worker_service.web.parameters import query_of
-from worker_service.web.resources.documents import DocumentsQuery, count_keywords, list_documents, search_scope
+from worker_service.web.resources.documents import DocumentsQuery, list_documents, search_scope, stream_keyword_counts
 from worker_service.web.streaming import WORKBOOK, stream_lines, stream_made_file
 from worker_service.web.views import in_rendering_thread, page_route, render
 
 ROWS = 25
 COLUMNS_MAX = 12
-"""CSV and XLSX have all terms."""
+"""Terms shown on the page; CSV and XLSX have all."""
 _TERMS_CHARACTERS_MAX = 20_000
 _SHADES = 4
 
 
 class KeywordsPageQuery(DocumentsQuery, frozen=True, kw_only=True):
     terms: str = ""
-    limit: int = ROWS
+    limit: int = ROWS  # ignored: the page has a fixed length
 
     @property
     def term_list(self) -> Sequence[str]:
         if len(self.terms) > _TERMS_CHARACTERS_MAX:
             raise BadInput("too many terms for this form", "pagemill keywords terms.txt --xlsx counts.xlsx")
         return keyword_counts.parse_terms(self.terms)
+
+    @property
+    def single_owner(self) -> str | None:
+        return self.owner[0] if self.owner else None
 
 
 def keywords(request: Request, session: Session) -> Response:
@@ -52,7 +56,7 @@ def keywords(request: Request, session: Session) -> Response:
     if shown_terms and listing.items:
         rows = keyword_counts.count_keywords_in(session, shown_terms, listing.items)
     highest = max((count for row in rows for count in row.counts if count), default=0)
-    parameters = {"terms": query.terms, "owner": "".join(query.owner), "batch": query.batch or ""}
+    parameters = {"terms": query.terms, "owner": query.single_owner or "", "batch": query.batch or ""}
     return render(
         request,
         "keywords.html",
@@ -85,14 +89,13 @@ def _all_counts(request: Request) -> tuple[Sequence[str], Iterator[KeywordPart]]
     if not query.term_list:
         raise BadInput("enter at least one term, one per line")
     with session_of(request) as session:
-        owner = query.owner[0] if query.owner else None
-        scope = search_scope(session, visitor_of(request), owner, query.batch)
-    parts = iter(()) if scope is None else count_keywords(request, query.term_list, scope)
+        scope = search_scope(session, visitor_of(request), query.single_owner, query.batch)
+    parts = iter(()) if scope is None else stream_keyword_counts(request, query.term_list, scope)
     return query.term_list, parts
 
 
 def _shade(count: int | None, highest: int) -> int:
-    """Return the heat-map class: 0 to `_SHADES`, for the highest count."""
+    """Return the heat-map class: 0 without occurrences, `_SHADES` for the highest count."""
     if not count:
         return 0
     return max(1, round(_SHADES * math.sqrt(count / highest)))
