@@ -163,13 +163,13 @@ def test_the_doctor_says_how_the_daemon_connects_to_ray(
     findings: Findings, database: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     assert database.exists()
-    monkeypatch.setattr("worker_service.cluster.ray_settings.has_ray", lambda: False)
-    monkeypatch.setattr("worker_service.cluster.ray_settings.SERVICE_CONFIGURATION", tmp_path)
+    monkeypatch.setattr("worker_service.cli.doctor.find_spec", lambda name: None)
+    monkeypatch.setattr("worker_service.cluster.ray_settings.SERVICE_TOKEN", tmp_path / "ray.token")
     assert "Ray" not in findings(fails=1)
     monkeypatch.setenv("WORKER_CLUSTER", "ray:10.1.2.3:6379")
     assert findings(fails=1)["Ray"]["detail"] == "it is not installed"
 
-    monkeypatch.setattr("worker_service.cluster.ray_settings.has_ray", lambda: True)
+    monkeypatch.setattr("worker_service.cli.doctor.find_spec", lambda name: object())
     exposed = findings(fails=1)["Ray"]
     assert (exposed["level"], "no token" in exposed["detail"]) == ("critical", True)
     assert "pagemill cluster init" in exposed["fix"]

@@ -21,8 +21,9 @@ SPECS = dict.fromkeys((handler.job_type for handler in slicers.handlers), "tests
 
 
 @pytest.fixture
-def slicer(tmp_path: Path) -> Iterator[Slicer]:
-    slicer = Slicer(SPECS, tmp_path / "slices", "strict", seconds_max=SECONDS)
+def slicer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Slicer]:
+    monkeypatch.setattr("worker_service.cluster.slicer.SLICE_SECONDS_MAX", SECONDS)
+    slicer = Slicer(SPECS, tmp_path / "slices", "strict")
     yield slicer
     slicer._socket.close()
     with contextlib.suppress(ChildProcessError):

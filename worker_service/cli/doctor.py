@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from fnmatch import fnmatchcase
+from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -167,11 +168,10 @@ def _check_ray(settings: Settings) -> Iterator[Finding]:
 
     environ = {**os.environ}
     token = ray_settings.prepare(environ)
-    service_token = ray_settings.service_token()
-    if not ray_settings.has_ray():
+    if find_spec("ray") is None:
         yield Finding(Level.CRITICAL, "Ray", "it is not installed", "pip install 'pagemill[ray]'")
-    elif token is None and service_token.exists():
-        yield Finding(Level.OK, "Ray", f"only root can read its token, {service_token}: sudo checks it")
+    elif token is None and ray_settings.SERVICE_TOKEN.exists():
+        yield Finding(Level.OK, "Ray", f"only root can read its token, {ray_settings.SERVICE_TOKEN}: sudo checks it")
     elif fault := ray_settings.fault(settings.cluster.address, environ):
         yield Finding(Level.CRITICAL, "Ray", fault.detail, fault.remedy)
     elif environ.get("RAY_AUTH_MODE") != "token":

@@ -47,10 +47,9 @@ _FRAME_BYTES_MAX = 1 << 32
 
 
 class Terms(msgspec.Struct, frozen=True):
-    # What the head requires of a node. By job type, `identity` is what its results depend on.
-
     version: str
     sandbox: str
+    # What the head's results depend on, by job type. A node must have all of it.
     identity: Mapping[str, Sequence[str]]
 
 
@@ -138,7 +137,7 @@ class NodeServer:
         connection.running_key = order.key
         connection.known_digests = frozenset(order.known_digests)
         self._connection_by_attempt[order.key] = connection
-        self._pool.launch_with_environment(msgspec.structs.replace(launch, order=replace(order, inputs=paths)))
+        self._pool.launch_with_environment(replace(launch, order=replace(order, inputs=paths)))
 
     def _forward_events(self) -> None:
         for event in self._pool.take_events():

@@ -34,6 +34,7 @@ from worker_service.runner.pool import ChildError, ForkServerConnection, LocalPo
 from worker_service.settings.cluster import LOCAL, Cluster
 
 _RESTART_SECONDS_MIN, _RESTART_SECONDS_MAX = 0.25, 30.0
+_CHECK_SECONDS = 0.25
 # The interval between two starts of the driver grows by this factor until a driver has found a node.
 _RESTART_FACTOR = 1.5
 _NEEDS_A_CREDENTIAL = ("CREDENTIAL_ABSENT", "SECRET_ABSENT")
@@ -57,26 +58,25 @@ def cluster_begin(
     return ClusterBegin(
         cluster.address,
         objects,
-        {job_type: tuple(handlers_by_type[job_type].identity) for job_type in types},
-        {job_type: handlers_by_type[job_type].spec for job_type in types if handlers_by_type[job_type].has_slicer},
+        identity={job_type: tuple(handlers_by_type[job_type].identity) for job_type in types},
+        slicers={name: handlers_by_type[name].spec for name in types if handlers_by_type[name].has_slicer},
     )
 
 
 class RayPool(LocalPool):
     module = "worker_service.cluster.ray_driver"
-    # A driver that hangs is noticed after 10.5 s.
+    # Six pings may stay unanswered: a driver that hangs is taken for dead at the seventh, after 10.5 s.
     ping_seconds = 1.5
 
     def __init__(self, begin: Begin, variables_by_type: Mapping[str, Sequence[str]]) -> None:
         super().__init__(begin)
-        self._node_variables_by_type = variables_by_type
+        self._variables_by_type = variables_by_type
         self.seen: NodesSeen | None = None
         self.is_connected = False
 
     def begin(self) -> None:
         if self._connection is None:
             self._connection = self._open_connection(self._begin)
-            self._variables_by_type = self._node_variables_by_type
 
     def drain(self, nodes: Sequence[str]) -> None:
         if self._connection is not None:
@@ -89,11 +89,10 @@ class RayPool(LocalPool):
         self.seen = seen
         self.is_connected = True
 
-    def _clean_up_after(self, connection: ForkServerConnection, *, seconds: float) -> list[AttemptEvent]:
+    def _clean_up_after(self, connection: ForkServerConnection, *, seconds: float) -> list[Ended]:
         return [
-            Ended(*event.key, How.CRASHED, code="NODE_LOST", message="the Ray driver died, and its attempts with it")
-            for event in super()._clean_up_after(connection, seconds=seconds)
-            if isinstance(event, Ended)
+            Ended(*ended.key, How.CRASHED, code="NODE_LOST", message="the Ray driver died, and its attempts with it")
+            for ended in super()._clean_up_after(connection, seconds=seconds)
         ]
 
     def _forget(self, connection: ForkServerConnection) -> None:
@@ -113,8 +112,8 @@ class ClusterPool:
         self.local_slots = local_slots
         self._types = types
         self._log_death = log_death
-        self._local_keys: set[Key] = set()
-        self._placed_here: list[AttemptEvent] = []
+        self._keys_placed_here: set[Key] = set()
+        self._assigned_here: list[AttemptEvent] = []
         self._orders_on_nodes: dict[Key, Order] = {}
         self._was_alive = False
         self._driver_started_at, self._driver_wait_seconds = -math.inf, _RESTART_SECONDS_MIN
@@ -128,7 +127,7 @@ class ClusterPool:
 
     @property
     def next_check_at(self) -> float | None:
-        return None if self.ray.is_alive else time.monotonic() + _RESTART_SECONDS_MIN
+        return None if self.ray.is_alive else time.monotonic() + _CHECK_SECONDS
 
     def fileno(self) -> int:
         return self._epoll.fileno()
@@ -136,8 +135,7 @@ class ClusterPool:
     def launch(self, order: Order) -> None:
         if order.job_type not in self._types:
             self.local.launch(order)
-        elif PASSWORD in order.inputs or len(self._local_keys) < self.local_slots:
-            # Passwords are never sent to nodes.
+        elif PASSWORD in order.inputs or len(self._keys_placed_here) < self.local_slots:
             self._launch_here(order)
         else:
             self._orders_on_nodes[order.key] = order
@@ -148,14 +146,15 @@ class ClusterPool:
             pool.stop(job_id, fence, now=now)
 
     def answer(self, asked: Asked, answer: QuestionAnswer | None, *, code: str = "", message: str = "") -> None:
+        # Node servers answer the questions of their attempts themselves.
         self.local.answer(asked, answer, code=code, message=message)
 
     def take_events(self) -> list[AttemptEvent]:
-        placed, self._placed_here = self._placed_here, []
-        events = [*placed, *self.local.take_events(), *self._take_node_events()]
+        assigned, self._assigned_here = self._assigned_here, []
+        events = [*assigned, *self.local.take_events(), *self._take_node_events()]
         for event in events:
             if isinstance(event, Ended):
-                self._local_keys.discard(event.key)
+                self._keys_placed_here.discard(event.key)
         if self.ray.is_alive:
             self._was_alive = True
             if self.ray.seen is not None and any(node.slots for node in self.ray.seen.nodes):
@@ -181,8 +180,8 @@ class ClusterPool:
             yield event
 
     def _launch_here(self, order: Order) -> None:
-        self._local_keys.add(order.key)
-        self._placed_here.append(Assigned(*order.key, LOCAL))
+        self._keys_placed_here.add(order.key)
+        self._assigned_here.append(Assigned(*order.key, LOCAL))
         self.local.launch(order)
 
     def _start_driver(self) -> None:

@@ -15,7 +15,7 @@ import threading
 import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +89,7 @@ _READABLE, _WRITABLE = ("/proc", "/sys", "/etc", "/dev"), ("/dev/shm", "/dev/nul
 class _Attempt:
     order: Order
     report_waiting_at: float | None
-    task: asyncio.Task[None] | None = None
+    task: asyncio.Task[None] = field(init=False)
     stream: Any = None
     node_id: str = ""
     heard_at: float = 0.0
@@ -220,7 +220,7 @@ class RayDriver:
         if attempt.is_stopped or isinstance(error, ray_errors.TaskCancelledError):
             self._send_end(attempt, How.STOPPED, "STOPPED", "it was asked to stop")
         elif isinstance(cause, ray_task.NodeUnfit):
-            self._refuse(cause.node_id, cause.reason)
+            self._refuse(attempt.node_id, str(cause))
             self._send_end(attempt, How.STOPPED, "NOT_BEGUN", f"{where} cannot run it: {cause}")
         elif isinstance(error, ray_errors.RayError):
             self._send_end(attempt, How.CRASHED, "NODE_LOST", f"{where} was lost: {cause or type(error).__name__}")
@@ -235,8 +235,7 @@ class RayDriver:
     def _abandon(self, attempt: _Attempt, how: How, code: str, message: str) -> None:
         self._send_end(attempt, how, code, message)
         _cancel(attempt, force=True)
-        if attempt.task is not None:
-            attempt.task.cancel()
+        attempt.task.cancel()
 
     def _send_end(self, attempt: _Attempt, how: How, code: str, message: str) -> None:
         ended = Ended(*attempt.order.key, how, code=code, message=safe_text(message, _REASON_CHARACTERS_MAX))
@@ -254,30 +253,36 @@ class RayDriver:
             with contextlib.suppress(ray_errors.RayError, RuntimeError, OSError):
                 nodes = await asyncio.to_thread(ray.nodes)
                 alive = {str(node["NodeID"]): node for node in nodes if node["Alive"] and node["Resources"].get("CPU")}
-                self._abandon_lost_attempts(alive, self._drop_dead_nodes(alive))
+                self._check_attempts(alive)
+                self._drop_dead_nodes(alive)
                 self._add_new_nodes(alive)
-                self._abandon_silent_streams()
-                self._report_waiting_attempts()
                 self._report_nodes()
             await asyncio.sleep(WATCH_INTERVAL_SECONDS)
 
-    def _drop_dead_nodes(self, alive: Collection[str]) -> Sequence[_Node]:
-        dead = [node for node in self._nodes.values() if node.node_id not in alive]
-        for node in dead:
-            del self._nodes[node.node_id]
-            self._dead_nodes.append(node.node_id)
-            if node.probe is not None:
-                node.probe.cancel()
-        return dead
-
-    def _abandon_lost_attempts(self, alive: Collection[str], dead: Sequence[_Node]) -> None:
-        for attempt in list(self._attempts.values()):
+    def _check_attempts(self, alive: Collection[str]) -> None:
+        """Abandon attempts whose node is lost, and report the ones that wait for a node."""
+        now = time.monotonic()
+        has_dead_node = any(node_id not in alive for node_id in self._nodes)
+        for attempt in self._attempts.values():
+            where = self._name_of(attempt.node_id)
             if attempt.node_id and attempt.node_id not in alive:
-                where = next((node.name for node in dead if node.node_id == attempt.node_id), attempt.node_id[:8])
                 self._abandon(attempt, How.CRASHED, "NODE_LOST", f"{where} was lost: Ray has given it up")
-            elif dead and not attempt.node_id and attempt.stream is not None:
+            elif attempt.node_id and now > attempt.heard_at + SILENCE_SECONDS:
+                message = f"{where} was lost: nothing was heard from it for {SILENCE_SECONDS:g} s"
+                self._abandon(attempt, How.CRASHED, "NODE_LOST", message)
+            elif has_dead_node and not attempt.node_id and attempt.stream is not None:
                 # Ray may have sent the attempt to the dead node. It has not begun, so it goes back to the queue.
                 self._abandon(attempt, How.STOPPED, "NOT_BEGUN", "a node was lost before it began")
+            elif not attempt.node_id and attempt.report_waiting_at is not None and now > attempt.report_waiting_at:
+                attempt.report_waiting_at = None
+                self._send(Progressed(*attempt.order.key, 0.0, "waits for a machine of the Ray cluster"))
+
+    def _drop_dead_nodes(self, alive: Collection[str]) -> None:
+        for node_id in self._nodes.keys() - alive:
+            node = self._nodes.pop(node_id)
+            self._dead_nodes.append(node_id)
+            if node.probe is not None:
+                node.probe.cancel()
 
     def _add_new_nodes(self, alive: Mapping[str, Mapping[str, Any]]) -> None:
         now = time.monotonic()
@@ -314,21 +319,6 @@ class RayDriver:
             node = self._nodes[node_id]
             node.is_fit, node.reason, node.refused_at = False, reason, time.monotonic()
 
-    def _abandon_silent_streams(self) -> None:
-        now = time.monotonic()
-        for attempt in list(self._attempts.values()):
-            if attempt.node_id and now > attempt.heard_at + SILENCE_SECONDS:
-                where = self._name_of(attempt.node_id)
-                message = f"{where} was lost: nothing was heard from it for {SILENCE_SECONDS:g} s"
-                self._abandon(attempt, How.CRASHED, "NODE_LOST", message)
-
-    def _report_waiting_attempts(self) -> None:
-        for attempt in self._attempts.values():
-            due_at = attempt.report_waiting_at
-            if not attempt.node_id and due_at is not None and time.monotonic() > due_at:
-                attempt.report_waiting_at = None
-                self._send(Progressed(*attempt.order.key, 0.0, "waits for a machine of the Ray cluster"))
-
     def _report_nodes(self) -> None:
         nodes = tuple(self._state_of(node) for node in self._nodes.values())
         if nodes != self._nodes_reported:
@@ -345,8 +335,7 @@ class RayDriver:
         return NodeState(node.name, "up", slots=node.slots, version=VERSION)
 
     def _name_of(self, node_id: str) -> str:
-        node = self._nodes.get(node_id)
-        return node_id[:8] if node is None else node.name
+        return self._nodes[node_id].name if node_id in self._nodes else node_id[:8]
 
 
 class _TaskInputs:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, MutableMapping
-from importlib.util import find_spec
 from pathlib import Path
 
 from worker_service.base.errors import Problem
@@ -12,6 +11,7 @@ from worker_service.settings.cluster import is_loopback
 from worker_service.settings.loading import SERVICE_CONFIGURATION, own_configuration
 
 TOKEN = "ray.token"
+SERVICE_TOKEN = SERVICE_CONFIGURATION / TOKEN
 
 HEALTH_CHECKS = {
     # The head drops a silent node after 8 s instead of 64.
@@ -34,17 +34,12 @@ _DRIVER = {
 }
 
 
-def service_token() -> Path:
-    return SERVICE_CONFIGURATION / TOKEN
-
-
 def token_path(environ: Mapping[str, str]) -> Path | None:
-    credentials = environ.get("CREDENTIALS_DIRECTORY")
     places = [
         *([Path(environ["RAY_AUTH_TOKEN_PATH"])] if environ.get("RAY_AUTH_TOKEN_PATH") else []),
-        *([Path(credentials) / TOKEN] if credentials else []),
+        Path(environ.get("CREDENTIALS_DIRECTORY") or os.devnull, TOKEN),
         own_configuration(environ) / TOKEN,
-        service_token(),
+        SERVICE_TOKEN,
     ]
     return next((path for path in places if os.access(path, os.R_OK)), None)
 
@@ -74,7 +69,3 @@ def fault(address: str, environ: Mapping[str, str]) -> Problem | None:
         return None
     detail = f"there is no token for Ray at {address}, so any machine could join it"
     return Problem("RAY_TOKEN_ABSENT", detail, "pagemill cluster init, on the head")
-
-
-def has_ray() -> bool:
-    return find_spec("ray") is not None

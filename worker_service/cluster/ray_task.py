@@ -32,13 +32,7 @@ HELLO, LAUNCH, FILE, ALIVE, STOP, MESSAGE, ENDED = b"H", b"L", b"F", b"A", b"S",
 HEADER = struct.Struct(">cQ")
 
 
-class NodeUnfit(Exception):
-    def __init__(self, reason: str, node_id: str) -> None:
-        super().__init__(reason, node_id)
-        self.reason, self.node_id = reason, node_id
-
-    def __str__(self) -> str:
-        return self.reason
+class NodeUnfit(Exception): ...
 
 
 class NodeServerLost(Exception): ...
@@ -51,13 +45,12 @@ def run_attempt(launch: bytes, terms: bytes, *files: bytes) -> Iterator[list[byt
     connection = _connect(terms, node_id)
     try:
         connection.send([(FILE, body) for body in files] + [(LAUNCH, launch)])
-        has_ended = False
-        while not has_ended:
+        while True:
             messages = connection.receive()
-            has_ended = bool(messages) and messages[-1][:1] == ENDED
             yield messages
-            if not has_ended:
-                connection.send([(ALIVE, b"")])
+            if messages and messages[-1].startswith(ENDED):
+                return
+            connection.send([(ALIVE, b"")])
     except BaseException:
         # Also if Ray cancels the task, or the driver closes the stream.
         connection.stop()
@@ -159,7 +152,7 @@ def _connect(terms: bytes, node_id: str) -> _NodeConnection:
         _connection = _open_connection(_server_directory(terms, node_id), terms)
     if fault := _connection.fault:
         _connection = None
-        raise NodeUnfit(fault, node_id)
+        raise NodeUnfit(fault)
     return _connection
 
 

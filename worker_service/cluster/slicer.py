@@ -34,7 +34,7 @@ ORIGINAL = "original"
 SLICED_BYTES_MIN = 32 << 10
 _PAYLOAD_BYTES_MAX = 16 << 10
 _MESSAGE_BYTES_MAX = 64 << 10
-_SLICE_SECONDS_MAX = 10.0
+SLICE_SECONDS_MAX = 10.0
 _CHILD_CPU_SECONDS = 60
 _CHILDREN_MAX = 8
 # All children end when no slice was requested for this time.
@@ -51,9 +51,7 @@ class _Request(msgspec.Struct):
 
 
 class Slicer:
-    def __init__(
-        self, specs: Mapping[str, str], directory: Path, sandbox: str, *, seconds_max: float = _SLICE_SECONDS_MAX
-    ) -> None:
+    def __init__(self, specs: Mapping[str, str], directory: Path, sandbox: str) -> None:
         """`specs`: entry points of handlers with a slicer, by job type."""
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir(mode=0o700, parents=True)
@@ -61,10 +59,11 @@ class Slicer:
         self._count = 0
         self._lock = threading.Lock()
         self._socket, far_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        process = _SlicerProcess(specs, directory, sandbox, seconds_max)
+        process = _SlicerProcess(specs, directory, sandbox)
         self.pid = fork_process(lambda: process.serve(far_end), keeps=[far_end.fileno()])
         far_end.close()
-        self._socket.settimeout(2 * seconds_max)
+        # Longer than the slicer process waits for its child.
+        self._socket.settimeout(2 * SLICE_SECONDS_MAX)
 
     def can_slice(self, order: Order) -> bool:
         original = order.inputs.get(ORIGINAL)
@@ -94,8 +93,8 @@ class Slicer:
 
 
 class _SlicerProcess:
-    def __init__(self, specs: Mapping[str, str], directory: Path, sandbox: str, seconds_max: float) -> None:
-        self._specs, self._directory, self._sandbox, self._seconds_max = specs, directory, sandbox, seconds_max
+    def __init__(self, specs: Mapping[str, str], directory: Path, sandbox: str) -> None:
+        self._specs, self._directory, self._sandbox = specs, directory, sandbox
         # By job type and original. The least recently used child comes first.
         self._children: dict[tuple[str, str], _Child] = {}
         self._bad_originals: set[tuple[str, str]] = set()
@@ -104,7 +103,6 @@ class _SlicerProcess:
         confinement.reset_signals()
         confinement.set_environment(confinement.basic_environment())
         confinement.prepare()
-        decoder = msgspec.msgpack.Decoder(_Request)
         while True:
             if not select.select([requests], [], [], _IDLE_SECONDS)[0]:
                 self._end_children(keep=0)
@@ -112,21 +110,20 @@ class _SlicerProcess:
             received = requests.recv(_MESSAGE_BYTES_MAX)
             if not received:
                 return
-            requests.send(_SLICED if self._slice(decoder.decode(received)) else _WHOLE)
+            requests.send(_SLICED if self._slice(msgspec.msgpack.decode(received, type=_Request)) else _WHOLE)
 
     def _slice(self, request: _Request) -> bool:
         key = (request.job_type, request.original)
         if key in self._bad_originals:
             return False
         child = self._children.pop(key, None)
+        if child is None:
+            self._end_children(keep=_CHILDREN_MAX - 1)
+            child = self._start_child(request)
         try:
-            if child is None:
-                self._end_children(keep=_CHILDREN_MAX - 1)
-                child = self._start_child(request)
             is_sliced = child.slice(request)
         except _ChildLost:
-            if child is not None:
-                child.end()
+            child.end()
             self._bad_originals.add(key)
             return False
         self._children[key] = child
@@ -136,7 +133,7 @@ class _SlicerProcess:
         offer = load(EntryPoint(request.job_type, self._specs[request.job_type], ""), {})
         handler = next(handler for handler in offer.handlers if handler.job_type == request.job_type)
         directory = Path(tempfile.mkdtemp(prefix="child-", dir=self._directory))
-        return _Child(handler, Path(request.original), directory, self._sandbox, self._seconds_max)
+        return _Child(handler, Path(request.original), directory, self._sandbox)
 
     def _end_children(self, *, keep: int) -> None:
         while len(self._children) > keep:
@@ -148,15 +145,13 @@ class _ChildLost(Exception):
 
 
 class _Child:
-    def __init__(
-        self, handler: Handler[Any], original: Path, directory: Path, sandbox: str, seconds_max: float
-    ) -> None:
+    def __init__(self, handler: Handler[Any], original: Path, directory: Path, sandbox: str) -> None:
         self._directory = directory
         self._socket, far_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         keeps = [far_end.fileno(), *confinement.rule_descriptors()]
         self._pid = fork_process(lambda: _run_child(far_end, handler, original, directory, sandbox), keeps=keeps)
         far_end.close()
-        self._socket.settimeout(seconds_max)
+        self._socket.settimeout(SLICE_SECONDS_MAX)
 
     def slice(self, request: _Request) -> bool:
         target = Path(request.target)

@@ -362,7 +362,7 @@ class LocalPool:
     def _store_nodes(self, seen: NodesSeen) -> None:
         raise Garbled("a fork server has no nodes")
 
-    def _clean_up_after(self, connection: ForkServerConnection, *, seconds: float) -> list[AttemptEvent]:
+    def _clean_up_after(self, connection: ForkServerConnection, *, seconds: float) -> list[Ended]:
         """Kill its processes. Return an `Ended` for each of its attempts, or nothing while a process is left."""
         self._unregister(connection)
         deadline = time.monotonic() + seconds
