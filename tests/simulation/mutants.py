@@ -197,8 +197,8 @@ MUTANTS = (
          "                self.publisher.retract(ended)\n", ""),)),
     Mutant("completed before its files are moved", "P5", "simulation", (
         ("for attempt, ended in ready if self._try_publish(attempt, ended)]", "for attempt, ended in ready]"),
-        ("path, size = str(to.relative_to(self.workspace)), to.stat().st_size",
-         "path, size = str(to.relative_to(self.workspace)), 1"))),
+        ("path, size = str(target.relative_to(self.workspace)), target.stat().st_size",
+         "path, size = str(target.relative_to(self.workspace)), 1"))),
     Mutant("older generation left at work", "P11", "contract", (
         ("WHERE document_id = :document_id AND generation < :generation AND status = 'pending'", "WHERE 0"),
         ("WHERE document_id = :document_id AND generation < :generation AND status = 'running'", "WHERE 0"))),

@@ -1,4 +1,4 @@
-"""Requeue the jobs of dead workers (P13), after killing what is left of their processes.
+"""Requeue the jobs of dead workers, after killing what is left of their processes.
 
 On this host a lock file proves death. For a worker of another host, only the heartbeat in its row counts.
 """

@@ -188,7 +188,7 @@ class Ownership:
         self.context.log.info(events.WORKER_REGISTERED, worker_id=worker.id, handlers=len(worker.handlers))
 
     def compare_leases(self) -> None:
-        """Ensure that each row of this worker has an attempt, and each attempt a row (P13)."""
+        """Ensure that each row of this worker has an attempt, and each attempt a row."""
         running_jobs = self.context.store.leases.leases_of(self.heartbeat.worker_id)
         row_by_key = {(row.lease.job_id, row.lease.fence): row for row in running_jobs}
         for attempt in self.context.slots:

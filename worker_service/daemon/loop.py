@@ -135,7 +135,9 @@ class Loop:
 
     def turn(self) -> None:
         self._turn_began_at = self.context.monotonic()
-        if not self._is_database_ours():
+        if self.watch.may_be_replaced:
+            self.check_files()
+        if self._exit_code is not None:
             return
         self._read_signals()
         self._apply_beat_results()
@@ -154,11 +156,6 @@ class Loop:
         self._end_if_done()
 
     # ── Collecting events ──
-
-    def _is_database_ours(self) -> bool:
-        if self.watch.may_be_replaced:
-            self.check_files()
-        return self._exit_code is None
 
     def check_files(self) -> float:
         """Exit if the database file was replaced. This is also a chore, because the watch may miss a replacement."""

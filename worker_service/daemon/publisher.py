@@ -1,4 +1,4 @@
-"""Move the files of finished attempts into the workspace, before the completion commits (P5), or delete them.
+"""Move the files of finished attempts into the workspace, before the completion commits, or delete them.
 
 A handler may have put links in place of its directories, so every directory is opened without following links.
 """
@@ -32,12 +32,13 @@ class Publisher(Struct, frozen=True):
     staging: Path
 
     def publish(self, ended: Ended) -> None:
-        """Move the files durably. An earlier call that failed may have moved some of them."""
-        objects, name = self.workspace / "objects", self.target_folder(ended.job_id, ended.fence).name
+        """Move the files, at least one, durably. An earlier call that failed may have moved some."""
+        target = self.target_folder(ended.job_id, ended.fence)
+        objects = target.parent
         objects.mkdir(parents=True, exist_ok=True)
         with (
             open_nested_folder(objects) as objects_fd,
-            open_nested_folder(objects, [name], creates=True) as target_fd,
+            open_nested_folder(objects, [target.name], creates=True) as target_fd,
             open_nested_folder(self.staging) as staging_fd,
         ):
             for file in ended.files:
@@ -64,6 +65,7 @@ class Publisher(Struct, frozen=True):
             finally:
                 os.close(source_fd)
         except FileNotFoundError as error:
+            # An earlier call may have moved it.
             if not _is_file(name, target_fd):
                 raise StagedFileMissing(
                     f"{name} was removed from the staging directory before it could be published"
@@ -78,10 +80,11 @@ class Publisher(Struct, frozen=True):
 
     def new_files(self, ended: Ended) -> list[NewFile]:
         files = []
+        folder = self.target_folder(ended.job_id, ended.fence)
         for file in ended.published:
-            to = self.target_folder(ended.job_id, ended.fence).joinpath(*file.path.relative_to(self.staging).parts[1:])
-            path, size = str(to.relative_to(self.workspace)), to.stat().st_size
-            files.append(NewFile(file.name or to.name, path, file.role, size, file.sha256, file.md5, file.note))
+            target = folder.joinpath(*file.path.relative_to(self.staging).parts[1:])
+            path, size = str(target.relative_to(self.workspace)), target.stat().st_size
+            files.append(NewFile(file.name or target.name, path, file.role, size, file.sha256, file.md5, file.note))
         return files
 
     def retract(self, ended: Ended) -> None:

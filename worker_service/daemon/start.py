@@ -89,8 +89,8 @@ def _run(settings: Settings, stack: ExitStack, log: Log, *, drain: bool) -> int:
     stack.callback(lock.close)
     _set_environment(settings)
     recovery, notifier = Recovery(context), Notifier()
-    children = stack.enter_context(ExitStack())
-    started = _start_pool(context, staging, lock, recovery, children)
+    children_stack = stack.enter_context(ExitStack())
+    started = _start_pool(context, staging, lock, recovery, children_stack)
     heartbeat = _build_heartbeat(context, notifier)
     watch = store.watch()
     stack.callback(watch.close)
@@ -122,7 +122,7 @@ def _run(settings: Settings, stack: ExitStack, log: Log, *, drain: bool) -> int:
     notifier.ready()
     code = loop.run()
     # Stop the child processes before deleting the worker's row: a worker without a row must have no processes.
-    children.close()
+    children_stack.close()
     if code == 0:
         _deregister(context, lock)
     log.info(events.DAEMON_STOPPED, exit_code=code)
@@ -173,7 +173,7 @@ class _StartedPool(NamedTuple):
 
 
 def _start_pool(
-    context: DaemonContext, staging: Path, lock: WorkerLock, recovery: Recovery, children: ExitStack
+    context: DaemonContext, staging: Path, lock: WorkerLock, recovery: Recovery, children_stack: ExitStack
 ) -> _StartedPool:
     settings = context.settings
     begin = Begin(
@@ -187,7 +187,7 @@ def _start_pool(
         handlers_dir=settings.handlers_dir,
     )
     local = LocalPool(begin)
-    children.callback(local.close)
+    children_stack.callback(local.close)
     # Recovery runs while handlers are imported, so that other workers can claim the jobs of dead ones meanwhile.
     installed = local.start(partial(_recover, recovery, context.log))
     known_types = {handler.facts.job_type for handler in installed}
@@ -200,7 +200,7 @@ def _start_pool(
 
         nodes = open_nodes(context, settings.cluster, local, begin, handlers_by_type, staging / "cluster")
         if nodes is not None:
-            children.callback(nodes.pool.ray.close)
+            children_stack.callback(nodes.pool.ray.close)
             return _StartedPool(nodes.pool, nodes.with_node_class(handlers_by_type), known_types, nodes)
     return _StartedPool(local, handlers_by_type, known_types, None)
 
@@ -230,6 +230,7 @@ def _log_start(context: DaemonContext, handlers_by_type: Mapping[str, HandlerDes
 
 
 def _deregister(context: DaemonContext, lock: WorkerLock) -> None:
+    # The chore that links documents has run for the last time.
     with suppress(PagemillError, OSError):
         link_due_documents(context)
     with suppress(PagemillError):
@@ -247,7 +248,7 @@ def _recover(recovery: Recovery, log: Log) -> float:
         return recovery.run()
     except PagemillError as error:
         log.warning(events.CHORE_FAILED, chore="recovery", reason=str(error))
-        # The loop will run recovery again as a chore.
+        # Do not call it again here: the loop runs recovery as a chore.
         return math.inf
 
 

@@ -81,27 +81,28 @@ class ChildSpec(Struct, frozen=True):
 def run_child(spec: ChildSpec, loader: HandlerLoader) -> None:
     _prepare_process(spec)
     cancel = Cancellation()
+    # SIGTERM may also come outside of an attempt, as while the child waits for an order.
     with contextlib.suppress(Stopped):
         _serve(spec, loader, Pipe(spec.messages, spec.answers, spec.output, cancel.deferred), cancel)
 
 
 def _serve(spec: ChildSpec, loader: HandlerLoader, pipe: Pipe, cancel: Cancellation) -> None:
     order: Order | None = spec.launch.order
-    child_sandbox = _ChildSandbox(spec, loader)
+    setup = _ChildSetup(spec, loader)
     reuse_check = ReuseCheck(spec.staging) if spec.attempts > 1 else None
     attempts_left = spec.attempts
     while order is not None:
         attempts_left -= 1
         with contextlib.ExitStack() as locks:
-            run = partial(_run_order, order, child_sandbox, reuse_check, pipe, cancel, locks)
+            run = partial(_run_order, order, setup, reuse_check, pipe, cancel, locks)
             ended = _outcome_of(order, run)
             is_reusable = (
                 reuse_check is not None
                 and attempts_left > 0
                 and not cancel.is_requested
-                and child_sandbox.level == sandbox.FULL_SANDBOX
+                and setup.sandbox_level == sandbox.FULL_SANDBOX
                 and ended.is_handlers_decision
-                and reuse_check.is_unchanged(ended.published)
+                and reuse_check.clean_up_if_unchanged(ended.published)
             )
         if not is_reusable:
             # A SIGTERM must not cut the last message short.
@@ -114,7 +115,7 @@ def _serve(spec: ChildSpec, loader: HandlerLoader, pipe: Pipe, cancel: Cancellat
 
 def _run_order(
     order: Order,
-    child_sandbox: _ChildSandbox,
+    setup: _ChildSetup,
     reuse_check: ReuseCheck | None,
     pipe: Pipe,
     cancel: Cancellation,
@@ -122,16 +123,16 @@ def _run_order(
 ) -> Ended:
     cancel.begin_attempt()
     os.environ[processes.ATTEMPT] = attempt_name(order.key)
-    handler = child_sandbox.handler()
+    handler = setup.handler()
     payload = _decode_payload(handler, order.payload)
-    keep = _lock_keep(handler, payload, child_sandbox.spec.begin.keep_root, locks)
-    if not child_sandbox.level:
-        child_sandbox.apply(order, keep, payload)
-        pipe.send(Started(*order.key, os.getpid(), processes.started_at(os.getpid()), child_sandbox.level))
+    keep = _lock_keep(handler, payload, setup.spec.begin.keep_root, locks)
+    if not setup.sandbox_level:
+        setup.apply_sandbox(order, keep, payload)
+        pipe.send(Started(*order.key, os.getpid(), processes.started_at(os.getpid()), setup.sandbox_level))
     if reuse_check is not None:
         reuse_check.begin(handler.limits)
     keep_path = None if keep is None else keep.path
-    context = ChildContext(order, payload, staging=child_sandbox.spec.staging, keep=keep_path, pipe=pipe, cancel=cancel)
+    context = ChildContext(order, payload, staging=setup.spec.staging, keep=keep_path, pipe=pipe, cancel=cancel)
     return _call_handler(handler, order, context)
 
 
@@ -153,11 +154,11 @@ def _prepare_process(spec: ChildSpec) -> None:
     sandbox.reset_signals()
 
 
-class _ChildSandbox:
+class _ChildSetup:
     def __init__(self, spec: ChildSpec, loader: HandlerLoader) -> None:
         self.spec = spec
-        # What `sandbox.apply` has reached; empty before.
-        self.level = ""
+        # What `sandbox.apply` has reached; empty until it was called.
+        self.sandbox_level = ""
         self._loader = loader
         self._handler: Handler[Any] | None = None
 
@@ -168,7 +169,7 @@ class _ChildSandbox:
                 os.environ["CREDENTIALS_DIRECTORY"] = str(self.spec.begin.credentials)
         return self._handler
 
-    def apply(self, order: Order, keep: KeepDirectory | None, payload: Any) -> None:
+    def apply_sandbox(self, order: Order, keep: KeepDirectory | None, payload: Any) -> None:
         handler, begin = self.handler(), self.spec.begin
         sandbox.set_limits(handler.limits, self.spec.attempts)
         reads = [*handler.reads, *order.inputs.values()]
@@ -182,7 +183,7 @@ class _ChildSandbox:
             # Later attempts have other keep directories, and the sandbox cannot be changed then.
             writes.append(keep.descriptor if runs_one_attempt else begin.keep_root)
         rules = sandbox.SandboxRules(reads, writes, handler.limits.network, starts_programs=runs_one_attempt)
-        self.level = sandbox.apply(rules, begin.sandbox if handler.sandbox == "default" else handler.sandbox)
+        self.sandbox_level = sandbox.apply(rules, begin.sandbox if handler.sandbox == "default" else handler.sandbox)
 
 
 def _decode_payload(handler: Handler[Any], payload: str | None) -> Any:
@@ -200,6 +201,7 @@ class KeepDirectory(Struct, frozen=True):
 def _lock_keep(
     handler: Handler[Any], payload: Any, keep_root: Path, locks: contextlib.ExitStack
 ) -> KeepDirectory | None:
+    # Attempts of a job type with the same keep key share a directory, one at a time.
     if handler.keep_key is None:
         return None
     name = hashlib.blake2s(f"{handler.job_type}\0{handler.keep_key(payload)}".encode(), digest_size=16).hexdigest()
@@ -255,33 +257,33 @@ def _outcome_of(order: Order, run: Callable[[], Ended]) -> Ended:
     try:
         return run()
     except Permanent as error:
-        return _failed(order, How.PERMANENT, *error.problem)
+        return _end_early(order, How.PERMANENT, *error.problem)
     except Retryable as error:
-        return _failed(order, How.RETRYABLE, *error.problem, after_seconds=error.after)
+        return _end_early(order, How.RETRYABLE, *error.problem, after_seconds=error.after)
     except Snooze as error:
-        return _failed(order, How.SNOOZED, *error.problem, after_seconds=_delay_of(error))
+        return _end_early(order, How.SNOOZED, *error.problem, after_seconds=_delay_of(error))
     except PauseSource as error:
-        ended = _failed(order, How.SNOOZED, *error.problem, after_seconds=max(float(error.after), 0.0))
+        ended = _end_early(order, How.SNOOZED, *error.problem, after_seconds=max(float(error.after), 0.0))
         return msgspec.structs.replace(ended, pauses_source=True)
     except sandbox.SandboxError as error:
-        return _failed(order, How.RETRYABLE, "SANDBOX_UNAVAILABLE", error)
+        return _end_early(order, How.RETRYABLE, "SANDBOX_UNAVAILABLE", error)
     except MemoryError:
-        return _failed(order, How.OUT_OF_MEMORY, "OUT_OF_MEMORY", "it needs more memory than its limit allows")
+        return _end_early(order, How.OUT_OF_MEMORY, "OUT_OF_MEMORY", "it needs more memory than its limit allows")
     except Stopped:
         # The fork server ignores this outcome if it sent the signal itself.
-        return _failed(order, How.RETRYABLE, "INTERRUPTED", "another process sent it SIGTERM")
+        return _end_early(order, How.RETRYABLE, "INTERRUPTED", "another process sent it SIGTERM")
     except BaseException as error:  # any exception of a handler is an outcome, sys.exit() included
-        return _failed(order, How.RETRYABLE, "HANDLER_ERROR", _describe_bug(error))
+        return _end_early(order, How.RETRYABLE, "HANDLER_ERROR", _print_and_describe_bug(error))
 
 
-def _failed(
+def _end_early(
     order: Order, how: How, code: str, message: object, remedy: object = "", *, after_seconds: float | None = None
 ) -> Ended:
     detail, remedy_text = (strip_surrogates(clip(str(text), MESSAGE_CHARACTERS_MAX)) for text in (message, remedy))
     return Ended(*order.key, how, code=code, message=detail, remedy=remedy_text, after_seconds=after_seconds)
 
 
-def _describe_bug(error: BaseException) -> str:
+def _print_and_describe_bug(error: BaseException) -> str:
     # Leave out the frames of this package that called the handler.
     trace = error.__traceback__
     while trace is not None and Path(trace.tb_frame.f_code.co_filename).parent == _OWN_DIRECTORY:

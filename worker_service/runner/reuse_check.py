@@ -28,7 +28,7 @@ _RESET_PEAK_MEMORY = b"5"
 
 
 class ReuseCheck:
-    """Compares the state of the process before and after an attempt. Variables of the handler are not compared."""
+    """Compares the process after each attempt with its state before the first. The handler's variables are left out."""
 
     def __init__(self, staging: Path) -> None:
         self._staging = staging
@@ -52,13 +52,14 @@ class ReuseCheck:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         return Usage(round(_cpu_seconds() - self._cpu_seconds_before, 6), peak)
 
-    def is_unchanged(self, published: Sequence[Publication]) -> bool:
+    def clean_up_if_unchanged(self, published: Sequence[Publication]) -> bool:
         flush_output()
         if _has_child_process():
             return False
         try:
             if self._state() != self._state_before:
                 return False
+            # The paths are relative to the staging directory.
             names_to_keep = {file.path.parts[0] for file in published}
             for entry in list(os.scandir(self._staging)):
                 if entry.name in names_to_keep:
@@ -73,6 +74,7 @@ class ReuseCheck:
 
     def _state(self) -> object:
         return (
+            # Each thread adds a link.
             _THREADS.stat().st_nlink,
             # From Linux 6.2, the size of the directory is the number of descriptors.
             _DESCRIPTORS.stat().st_size or len(os.listdir(_DESCRIPTORS)),  # noqa: PTH208

@@ -48,7 +48,7 @@ _TRUNCATE, _IOCTL = 1 << 14, 1 << 15
 # Landlock rejects other rights for a path that is not a directory.
 _OF_FILES = _EXECUTE | _WRITE | _READ_FILE | _TRUNCATE | _IOCTL
 _READING = _EXECUTE | _READ_FILE | _READ_DIRECTORY
-# File access rights that each Landlock ABI version knows; it rejects unknown ones.
+# File access rights that each Landlock ABI version knows (4 added none); it rejects unknown ones.
 _RIGHTS = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 4: (1 << 15) - 1}
 _RIGHTS_LATEST = (1 << 16) - 1
 # All rights but those to make devices.

@@ -51,10 +51,10 @@ def attempt_events(
 ) -> Iterator[AttemptEvent]:
     deadline = None if seconds is None else time.monotonic() + seconds
     while True:
-        left = None if deadline is None else deadline - time.monotonic()
-        if left is not None and left <= 0:
+        seconds_left = None if deadline is None else deadline - time.monotonic()
+        if seconds_left is not None and seconds_left <= 0:
             raise TimeoutError(f"the handler was still running after {seconds:g} s: pass timeout_seconds")
-        select.select([pool], [], [], left)
+        select.select([pool], [], [], seconds_left)
         for event in pool.take_events():
             yield event
             if isinstance(event, Asked):
