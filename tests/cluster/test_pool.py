@@ -40,7 +40,7 @@ class Pool:
         self.descriptor = os.eventfd(0)
         self.starts = 0
         self.is_alive = False
-        self.seen = None
+        self.nodes_seen = None
 
     def fileno(self) -> int:
         return self.descriptor

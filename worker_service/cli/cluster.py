@@ -184,14 +184,14 @@ def _await_probes(pool: RayPool) -> Sequence[NodeState]:
     while time.monotonic() < deadline and pool.is_alive:
         select.select([pool], [], [], _EVENT_SECONDS_MAX)
         pool.take_events()
-        nodes = () if pool.seen is None else pool.seen.nodes
+        nodes = () if pool.nodes_seen is None else pool.nodes_seen.nodes
         if nodes and all(node.state != "starting" for node in nodes):
             return nodes
-    if pool.seen is None:
+    if pool.nodes_seen is None:
         from worker_service.runner.pool import ChildError
 
         raise ChildError("the Ray driver saw no node before it ended or time was up", "pip install 'pagemill[ray]'")
-    return pool.seen.nodes
+    return pool.nodes_seen.nodes
 
 
 def _read_or_create_token(path: Path) -> str:

@@ -71,7 +71,7 @@ class RayPool(LocalPool):
     def __init__(self, begin: Begin, variables_by_type: Mapping[str, Sequence[str]]) -> None:
         super().__init__(begin)
         self._variables_by_type = variables_by_type
-        self.seen: NodesSeen | None = None
+        self.nodes_seen: NodesSeen | None = None
         self.is_connected = False
 
     def begin(self) -> None:
@@ -85,8 +85,8 @@ class RayPool(LocalPool):
     def _process_environment(self) -> dict[str, str]:
         return {name: value for name, value in os.environ.items() if not name.startswith("WORKER_")}
 
-    def _store_nodes(self, seen: NodesSeen) -> None:
-        self.seen = seen
+    def _store_nodes(self, nodes_seen: NodesSeen) -> None:
+        self.nodes_seen = nodes_seen
         self.is_connected = True
 
     def _clean_up_after(self, connection: ForkServerConnection, *, seconds: float) -> list[Ended]:
@@ -96,10 +96,10 @@ class RayPool(LocalPool):
         ]
 
     def _forget(self, connection: ForkServerConnection) -> None:
-        if self.seen is not None:
+        if self.nodes_seen is not None:
             down = {"state": "down", "slots": 0, "reason": "the Ray driver has ended, and is started again"}
-            nodes = tuple(node if node.state == "down" else replace(node, **down) for node in self.seen.nodes)
-            self.seen = NodesSeen(nodes)
+            nodes = tuple(node if node.state == "down" else replace(node, **down) for node in self.nodes_seen.nodes)
+            self.nodes_seen = NodesSeen(nodes)
         self.is_connected = False
         super()._forget(connection)
 
@@ -157,7 +157,7 @@ class ClusterPool:
                 self._keys_placed_here.discard(event.key)
         if self.ray.is_alive:
             self._was_alive = True
-            if self.ray.seen is not None and any(node.slots for node in self.ray.seen.nodes):
+            if self.ray.nodes_seen is not None and any(node.slots for node in self.ray.nodes_seen.nodes):
                 self._driver_wait_seconds = _RESTART_SECONDS_MIN
         elif self._was_alive:
             self._was_alive = False

@@ -253,14 +253,13 @@ class RayDriver:
             with contextlib.suppress(ray_errors.RayError, RuntimeError, OSError):
                 nodes = await asyncio.to_thread(ray.nodes)
                 alive = {str(node["NodeID"]): node for node in nodes if node["Alive"] and node["Resources"].get("CPU")}
-                self._check_attempts(alive)
+                self._abandon_lost_and_report_waiting_attempts(alive)
                 self._drop_dead_nodes(alive)
                 self._add_new_nodes(alive)
                 self._report_nodes()
             await asyncio.sleep(WATCH_INTERVAL_SECONDS)
 
-    def _check_attempts(self, alive: Collection[str]) -> None:
-        """Abandon attempts whose node is lost, and report the ones that wait for a node."""
+    def _abandon_lost_and_report_waiting_attempts(self, alive: Collection[str]) -> None:
         now = time.monotonic()
         has_dead_node = any(node_id not in alive for node_id in self._nodes)
         for attempt in self._attempts.values():

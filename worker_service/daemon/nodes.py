@@ -36,7 +36,7 @@ class Nodes:
     autoscale: int
     next_update_at: float = 0.0
     # What the rows of `node` say.
-    _written: NodesSeen | None = None
+    _nodes_written: NodesSeen | None = None
     # Nodes that the Ray driver was asked to drain.
     _draining: tuple[str, ...] = ()
     _started_at: float = 0.0
@@ -52,16 +52,16 @@ class Nodes:
 
     def update(self) -> bool:
         """Return True if there are more slots than before."""
-        now, seen = self.context.monotonic(), self.pool.ray.seen
-        if seen is self._written and now < self.next_update_at:
+        now, nodes_seen = self.context.monotonic(), self.pool.ray.nodes_seen
+        if nodes_seen is self._nodes_written and now < self.next_update_at:
             return False
         self.next_update_at = now + _UPDATE_SECONDS
         slots_before = self.context.slots.sizes[NODE]
-        node_slots = sum(node.slots for node in seen.nodes) if seen is not None else 0
+        node_slots = sum(node.slots for node in nodes_seen.nodes) if nodes_seen is not None else 0
         waiting_slots = self._waiting_slots(node_slots) if self.pool.ray.is_connected else 0
         self.context.slots.sizes[NODE] = self.pool.local_slots + node_slots + waiting_slots
-        if seen is not self._written or self.context.slots.sizes[NODE] != slots_before:
-            self._write_rows(seen, waiting_slots)
+        if nodes_seen is not self._nodes_written or self.context.slots.sizes[NODE] != slots_before:
+            self._write_rows(nodes_seen, waiting_slots)
         self._pass_on_drains()
         return self.context.slots.sizes[NODE] > slots_before
 
@@ -73,12 +73,12 @@ class Nodes:
     @property
     def may_get_first_slots(self) -> bool:
         seconds = _FIRST_MACHINE_SECONDS if self.autoscale else _FIRST_NODE_SECONDS
-        nodes = () if self._written is None else self._written.nodes
+        nodes = () if self._nodes_written is None else self._nodes_written.nodes
         has_slots = self.pool.local_slots or any(node.slots for node in nodes)
         return not has_slots and self.context.monotonic() < self._started_at + seconds
 
-    def _write_rows(self, seen: NodesSeen | None, waiting_slots: int) -> None:
-        rows = [] if seen is None else [*seen.nodes]
+    def _write_rows(self, nodes_seen: NodesSeen | None, waiting_slots: int) -> None:
+        rows = [] if nodes_seen is None else [*nodes_seen.nodes]
         if self.pool.local_slots:
             rows.insert(0, NodeState(LOCAL, "up", self.pool.local_slots))
         if waiting_slots:
@@ -86,7 +86,7 @@ class Nodes:
             rows.append(NodeState("autoscaler", "starting", waiting_slots, reason=reason))
         try:
             self.context.relaxed_store.workers.set_nodes(self.context.identity.worker_id, rows)
-            self._written = seen
+            self._nodes_written = nodes_seen
         except WorkerUnknown:
             # The loop registers the worker again before it claims.
             pass

@@ -359,7 +359,7 @@ class LocalPool:
                 connection.running_keys.discard(message.key)
             yield message
 
-    def _store_nodes(self, seen: NodesSeen) -> None:
+    def _store_nodes(self, nodes_seen: NodesSeen) -> None:
         raise Garbled("a fork server has no nodes")
 
     def _clean_up_after(self, connection: ForkServerConnection, *, seconds: float) -> list[Ended]:
