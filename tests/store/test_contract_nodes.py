@@ -67,11 +67,11 @@ def test_workers_without_the_type_do_not_hide_the_gates_of_the_others(head: Stor
     job = enqueue(head)
 
     for dead in ([], ["commands"]):
-        assert [gate.code for gate in head.gates.explain(job, dead=dead)] == ["NO_NODE"]
-        assert [gate.code for gate in head.gates.standstill(dead=dead)] == ["NO_NODE"]
-    assert [gate.code for gate in head.gates.explain(job, dead=["h"])] == ["WORKER_DOWN"]
+        assert [gate.code for gate in head.gates.explain(job, dead_workers=dead)] == ["NO_NODE"]
+        assert [gate.code for gate in head.gates.standstill(dead_workers=dead)] == ["NO_NODE"]
+    assert [gate.code for gate in head.gates.explain(job, dead_workers=["h"])] == ["WORKER_DOWN"]
     unknown = enqueue(head, "brew_tea")
-    [gate] = head.gates.explain(unknown, dead=["commands"])
+    [gate] = head.gates.explain(unknown, dead_workers=["commands"])
     assert gate.detail == "worker h has no handler for brew_tea"
     ingests = [enqueue(head, "ingest") for _ in range(3)]
     assert claimed_ids(head, "h", 2, "cpu") == ingests[:2]

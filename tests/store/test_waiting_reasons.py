@@ -136,7 +136,7 @@ def test_standstill_returns_the_lasting_gates_of_ready_jobs(
     enqueue(owner="bob")
     assert list(store.gates.standstill()) == []
     whole_lane = {code} & {"SOURCE_RESTING"}
-    assert {gate.code for gate in store.gates.standstill(dead=["w1", "w2"])} == {"WORKER_DOWN"} | whole_lane
+    assert {gate.code for gate in store.gates.standstill(dead_workers=["w1", "w2"])} == {"WORKER_DOWN"} | whole_lane
 
 
 def test_standstill_names_a_resting_source(
@@ -166,13 +166,13 @@ def test_a_job_has_a_gate_if_its_only_worker_is_dead(store: Store, enqueue: Enqu
     job_id, behind = enqueue(), enqueue()
     assert list(store.gates.explain(job_id)) == []
 
-    gates = [list(store.gates.explain(waiting_id, dead=["w1"])) for waiting_id in (job_id, behind)]
+    gates = [list(store.gates.explain(waiting_id, dead_workers=["w1"])) for waiting_id in (job_id, behind)]
 
     assert [[(gate.code, gate.detail) for gate in found] for found in gates] == [
         [("WORKER_DOWN", "worker w1 is dead")]
     ] * 2
     worker("w2")
-    assert list(store.gates.explain(job_id, dead=["w1"])) == []
+    assert list(store.gates.explain(job_id, dead_workers=["w1"])) == []
 
 
 def test_ahead_in_queue_counts_the_jobs_ahead(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:

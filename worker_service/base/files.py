@@ -54,9 +54,8 @@ def move_file(
         return
     unfinished = Path(target).with_name(f".{os.urandom(8).hex()}.unfinished")
     # O_NONBLOCK: opening a FIFO would wait for its writer.
-    descriptor_to_read = os.open(
-        source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=source_directory
-    )
+    flags_to_read = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    descriptor_to_read = os.open(source, flags_to_read, dir_fd=source_directory)
     with os.fdopen(descriptor_to_read, "rb") as original:
         mode = stat.S_IMODE(os.fstat(descriptor_to_read).st_mode)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC

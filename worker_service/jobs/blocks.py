@@ -53,7 +53,7 @@ class Role(StrEnum):
     PICTURE = "picture"
 
 
-RUNNING = (Role.HEAD, Role.FOOT, Role.NUMBER)
+HEAD_AND_FOOT_ROLES = (Role.HEAD, Role.FOOT, Role.NUMBER)
 _MAY_BE_HEADING = (Role.PARAGRAPH, Role.ITEM)
 
 
@@ -186,7 +186,7 @@ def _is_top_by_edge_index(page: BlocksOfPage) -> dict[int, bool]:
         index
         for index, block in enumerate(page.blocks)
         if block.is_placed
-        and block.role not in (Role.TABLE, Role.PICTURE, *RUNNING)
+        and block.role not in (Role.TABLE, Role.PICTURE, *HEAD_AND_FOOT_ROLES)
         and page.text_of(block).strip().count("\n") < _RUNNING_LINES_MAX
     ]
     upper = sorted(short_blocks, key=lambda index: page.blocks[index].y0)[:_EDGE_BLOCKS]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Generic, TypeVar
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 
 class IndexStatus(StrEnum):
@@ -26,7 +26,7 @@ class OnEnd(StrEnum):
 
 
 class DeferredAction(Struct, frozen=True):
-    """A job to insert when a document, job or batch ends. `SAMPLE_FACTS` lists the placeholders of its payload."""
+    """A job to insert when a document, job or batch ends. `follow_ups.SAMPLE_FACTS` has its payload's placeholders."""
 
     job_type: str
     payload: str = ""
@@ -35,7 +35,7 @@ class DeferredAction(Struct, frozen=True):
     """True: the job is inserted for each new generation."""
 
 
-class AskedAction(DeferredAction, frozen=True):
+class StoredAction(DeferredAction, frozen=True):
     document_id: int = 0
     generation: int = 0
     fired_at: str | None = None
@@ -90,6 +90,7 @@ class KnownDocument(Struct, frozen=True):
     pages: int | None = None
     settings: str = ""
     status: str = ""
+    """An `IndexStatus`; empty if the document is unknown."""
     source_key: str = ""
     name: str = ""
     generation: int | None = None
@@ -102,6 +103,7 @@ class DocumentFacts(Struct, frozen=True):
     kind: str | None = None
     pages: int | None = None
     content: str | None = None
+    """SHA-256 of the file."""
     note: str | None = None
     is_locked: bool | None = None
 
@@ -123,7 +125,7 @@ class PageResult(Struct, frozen=True):
     """0 to 100. 0: in a script that the chosen languages do not have."""
     layout: str | None = None
     alias_digest: str = ""
-    """A second digest of the page."""
+    """A second digest that finds the same text."""
 
 
 class PublishedFile(Struct, frozen=True):
@@ -167,20 +169,21 @@ class CrawlItem(Struct, frozen=True):
     """Reason why it was not enqueued; empty if it was."""
     is_gone: bool = False
     detail: str = ""
+    """Data of the crawl handler for its next run."""
     walk: int = 0
     """Number of the full walk that saw the item last. Set only in answers."""
 
 
 class CrawlPage(Struct, frozen=True):
-    """Stored in one transaction."""
+    """Items and state that a crawl stores in one transaction."""
 
     crawl: str
     items: Sequence[CrawlItem] = ()
     walk: int = 0
     state: str | None = None
     """None keeps the stored one."""
-    keys: str = ""
-    """Prefix of the unique keys of jobs that fetch items, to cancel jobs of vanished items."""
+    unique_key_prefix: str = ""
+    """Of jobs that fetch items, to cancel the jobs of vanished items."""
 
 
 # ── Questions of handlers, each with its answer ──
@@ -206,6 +209,8 @@ class KnownDigests(QuestionAnswer, frozen=True):
 
 
 class KnownPages(Question[KnownDigests], Struct, frozen=True):
+    """Ask for which of these digests a text is stored."""
+
     digests: Sequence[str]
 
 
@@ -241,11 +246,11 @@ class IsCurrent(Question[IsCurrentAnswer], Struct, frozen=True):
 
 class CrawlMemory(QuestionAnswer, frozen=True):
     state: str | None = None
-    items: Sequence[CrawlItem] = field(default_factory=tuple)
+    items: Sequence[CrawlItem] = ()
 
 
 class CrawlItems(Question[CrawlMemory], Struct, frozen=True):
-    """Find items by `ids`, or up to 1,000 after the id `after` by `not_seen_in` or `with_note`."""
+    """Find items by `ids`; or by `not_seen_in` or `with_note`, up to 1,000 whose ids follow `after`."""
 
     crawl: str
     ids: Sequence[str] = ()

@@ -67,6 +67,7 @@ class Document(Struct, frozen=True):
     source_key: str
     name: str
     content: str
+    """SHA-256 of the newest original."""
     kind: str | None
     pages: int | None
     status: IndexStatus
@@ -75,8 +76,10 @@ class Document(Struct, frozen=True):
     percent: int
     """Per cent of the newest generation's pages that are read; 100 if it failed and an older one is readable."""
     index_generation: int
+    """The newest; `current_generation` is the published one."""
     current_generation: int | None
     settings: str
+    """JSON of the newest generation's reading settings."""
     note: str | None
     error_code: str | None
     error_message: str | None
@@ -84,6 +87,7 @@ class Document(Struct, frozen=True):
     created_at: str
     updated_at: str
     gone_at: str | None
+    """When a crawl no longer found it at its source."""
     size: int
     """Bytes of the newest original; 0: there is none."""
     is_locked: bool
@@ -100,10 +104,10 @@ class Document(Struct, frozen=True):
 
     @property
     def has_page_images(self) -> bool:
-        return self.kind in (None, "pdf", "image")
+        return self.kind in (None, "pdf", "image")  # None: the file has not been read yet.
 
     @property
-    def has_picture(self) -> bool:
+    def has_thumbnail(self) -> bool:
         has_drawable_original = self.kind in ("pdf", "image") and bool(self.size)
         is_first_reading_failed = self.status is IndexStatus.FAILED and self.current_generation is None
         return has_drawable_original and not is_first_reading_failed
@@ -159,6 +163,7 @@ class Weight(Struct, frozen=True):
 
 class Removed(Struct, frozen=True):
     action_id: int | None
+    """The removal in the history of changes; None: nothing was removed."""
     document_ids: Sequence[int]
     refused: Mapping[int, str]
     freed: Weight

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from worker_service.jobs.blocks import HEADING_LEVELS, MARKER, RUNNING, Block, Role
+from worker_service.jobs.blocks import HEAD_AND_FOOT_ROLES, HEADING_LEVELS, MARKER, Block, Role
 from worker_service.jobs.page_structure import Rows, Span, StructuredPage
 
 _SPECIAL = re.compile(r"[\\`*]|(?<!\w)_|_(?!\w)|<(?=[A-Za-z/!?])|\[(?=[^\]]*\]\()")
@@ -38,7 +38,7 @@ def page_markdown(page: StructuredPage) -> str:
     shown_blocks = [
         block
         for block in page.blocks
-        if block.role is Role.PICTURE or (block.role not in RUNNING and page.text_of(block).strip())
+        if block.role is Role.PICTURE or (block.role not in HEAD_AND_FOOT_ROLES and page.text_of(block).strip())
     ]
     parts: list[str] = []
     # Items of one list, and lines of one piece of code, follow each other as blocks of the same role.

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from worker_service.jobs.blocks import RUNNING, Block, Role
+from worker_service.jobs.blocks import HEAD_AND_FOOT_ROLES, Block, Role
 from worker_service.jobs.digest import digest
 from worker_service.jobs.markdown import block_markdown, flowing_text, table_markdown
 from worker_service.jobs.page_structure import StructuredPage
@@ -90,7 +90,7 @@ def _sections(pages: Sequence[StructuredPage], limits: PassageLimits) -> Iterato
     units: list[_Unit] = []
     for page in pages:
         for block in page.blocks:
-            if block.role in RUNNING or not (block.alt or page.text_of(block).strip()):
+            if block.role in HEAD_AND_FOOT_ROLES or not (block.alt or page.text_of(block).strip()):
                 continue
             if block.role is not Role.HEADING:
                 units += _units_of_block(page, block, limits.tokens)
@@ -136,7 +136,8 @@ def _split_text(text: str, tokens_max: int) -> Iterator[str]:
     piece: list[str] = []
     tokens = 0
     for sentence in _SENTENCE.split(text):
-        for part in [sentence] if count_tokens(sentence) <= tokens_max else sentence.split(" "):
+        is_short = count_tokens(sentence) <= tokens_max
+        for part in [sentence] if is_short else sentence.split(" "):
             part_tokens = count_tokens(part)
             if piece and tokens + part_tokens > tokens_max:
                 yield " ".join(piece)
@@ -156,7 +157,7 @@ def _group_into_passages(units: Sequence[_Unit], limits: PassageLimits) -> Itera
         if open_units and tokens + unit_tokens > limits.tokens:
             yield open_units
             overlap_tokens_max = min(limits.overlap, limits.tokens // 2, limits.tokens - unit_tokens)
-            open_units = _repeated_sentences(open_units, overlap_tokens_max)
+            open_units = _last_sentences(open_units[-1], overlap_tokens_max)
             tokens = sum(count_tokens(repeated.text) for repeated in open_units)
         open_units.append(unit)
         tokens += unit_tokens
@@ -164,11 +165,10 @@ def _group_into_passages(units: Sequence[_Unit], limits: PassageLimits) -> Itera
         yield open_units
 
 
-def _repeated_sentences(units: Sequence[_Unit], tokens_max: int) -> list[_Unit]:
-    last = units[-1]
+def _last_sentences(unit: _Unit, tokens_max: int) -> list[_Unit]:
     sentences: list[str] = []
-    for sentence in reversed(_SENTENCE.split(last.text)):
+    for sentence in reversed(_SENTENCE.split(unit.text)):
         if count_tokens(" ".join([sentence, *sentences])) > tokens_max:
             break
         sentences.insert(0, sentence)
-    return [_Unit(" ".join(sentences), last.page, last.box)] if sentences else []
+    return [_Unit(" ".join(sentences), unit.page, unit.box)] if sentences else []

@@ -1,4 +1,4 @@
-"""Workers, their handlers and nodes, and the leases that they renew."""
+"""Workers, as registered (`Worker`) and as stored (`WorkerState`), their handlers, nodes and leases."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ class HandlerFacts(Struct, frozen=True):
     job_type: str
     job_class: str = "cpu"
     missing: str | None = None
+    """What the worker lacks to run these jobs, for users."""
     missing_remedy: str = ""
     at_most_once: bool = False
     payload_schema: str | None = None
@@ -59,7 +60,7 @@ class WorkerState(_WorkerFacts, frozen=True):
 
 
 NODE = "node"
-"""Class of handlers whose attempts may run on cluster nodes, in their slots."""
+"""`job_class` of handlers whose attempts take slots of cluster nodes."""
 
 
 class NodeState(Struct, frozen=True):
@@ -79,7 +80,7 @@ class NodeRow(Struct, frozen=True):
     version: str
     reason: str
     is_draining: bool
-    """True: the node gets no new attempts."""
+    """True: a user has drained it, so it gets no new attempts."""
 
 
 class NodeWork(Struct, frozen=True):
@@ -91,6 +92,7 @@ class LeaseRow(Struct, frozen=True):
     lease: Lease
     is_cancelled: bool
     without_grace: bool = False
+    """True: it must be killed at once."""
     is_stopped: bool = False
     """True: the batch is stopped or waits, so the job must be released."""
 

@@ -292,10 +292,11 @@ class Inbox:
 
 def _check_checkpoint(message: Checkpointed) -> None:
     _check_json(message.state)
-    if message.crawl is not None:
-        names = [message.crawl.crawl, message.crawl.keys or "none", *(item.id for item in message.crawl.items)]
+    crawl = message.crawl
+    if crawl is not None:
+        names = [crawl.crawl, crawl.unique_key_prefix or "none", *(item.id for item in crawl.items)]
         _check_names(names, characters_max=_NAME_CHARACTERS_MAX)
-        _check_json(message.crawl.state)
+        _check_json(crawl.state)
 
 
 def _check_page(page: PageResult, order: Order) -> None:

@@ -65,7 +65,7 @@ class Why(Struct, frozen=True):
 
 def why(session: Session, job_id: int) -> Why:
     job, overview = session.job_queries.get(job_id), Overview(session)
-    gates = session.gates.explain(job_id, dead=overview.dead_worker_ids)
+    gates = session.gates.explain(job_id, dead_workers=overview.dead_worker_ids)
     advised_gates = [
         GateAdvice(gate.code, gate.detail, gate.remedy, gate.count, _next_step_for_gate(gate, job, session.settings))
         for gate in gates
@@ -107,7 +107,7 @@ def _has_problem(session: Session, job: Job, overview: Overview) -> bool:
         return True
     if job.status is not Status.PENDING:
         return job.worker_id in {worker.id for worker in overview.lost_workers}
-    gate_codes = {gate.code for gate in session.gates.explain(job.id, dead=overview.dead_worker_ids)}
+    gate_codes = {gate.code for gate in session.gates.explain(job.id, dead_workers=overview.dead_worker_ids)}
     if gate_codes - _TEMPORARY_GATES:
         return True
     if "NOT_YET" not in gate_codes:

@@ -108,7 +108,7 @@ class Overview:
     @cached_property
     def standstill(self) -> Sequence[Gate]:
         """Gates that keep every pending job from starting."""
-        return self._session.gates.standstill(dead=self.dead_worker_ids)
+        return self._session.gates.standstill(dead_workers=self.dead_worker_ids)
 
     @cached_property
     def running_jobs(self) -> Sequence[Job]:

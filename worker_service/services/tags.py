@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from worker_service.base.errors import Refused
-from worker_service.jobs.documents import AskedAction, OnEnd, TagAction
+from worker_service.jobs.documents import OnEnd, StoredAction, TagAction
 from worker_service.jobs.follow_ups import read_action
 from worker_service.jobs.tags import TagCount, read_one_tag, require_tags
 from worker_service.services.enqueue import check_action_payload
@@ -43,7 +43,7 @@ def tag_names(session: Session, owner: str | None = None) -> Sequence[str]:
 # ── Actions ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def actions_of_document(session: Session, document_id: int) -> Sequence[AskedAction]:
+def actions_of_document(session: Session, document_id: int) -> Sequence[StoredAction]:
     session.library.document(document_id)  # raises `DocumentNotFound`
     return session.library.actions_of(document_id)
 

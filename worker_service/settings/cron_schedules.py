@@ -265,6 +265,5 @@ def read_schedule(table: Mapping[str, object], label: str) -> Schedule:
         raise ConfigError(f"{label}: {begins}", 'name one thing that it begins, such as job = { type = "…" }')
     if schedule.job is None:
         return schedule
-    return structs.replace(
-        schedule, job=structs.replace(schedule.job, owner=schedule.owner, priority=schedule.priority)
-    )
+    job = structs.replace(schedule.job, owner=schedule.owner, priority=schedule.priority)
+    return structs.replace(schedule, job=job)

@@ -59,9 +59,8 @@ def load_settings(
     _count_slots(values, origins)
     _shorten_heartbeat(values, origins)
     _expand_commands(values)
-    values["schedule"] = tuple(
-        replace(schedule, zone=schedule.zone or values["zone"]) for schedule in values["schedule"]
-    )
+    schedules, default_zone = values["schedule"], values["zone"]
+    values["schedule"] = tuple(replace(schedule, zone=schedule.zone or default_zone) for schedule in schedules)
     prune_table = value_types.read_table(file.table.get("prune", {}), "prune")
     origins |= {f"prune.{kind}": _DEFAULT for kind in values["prune"] if kind not in prune_table}
     return Settings(values, origins, file.path)

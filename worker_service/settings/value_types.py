@@ -337,9 +337,8 @@ class _RetryTable(Struct, frozen=True):
 
 
 def _parse_retries(raw: object, label: str, _: Path) -> dict[str, RetryRule]:
-    return {
-        name: _parse_retry_rule(table, f"{label}: retries.{name}") for name, table in read_table(raw, label).items()
-    }
+    tables = read_table(raw, label)
+    return {name: _parse_retry_rule(table, f"{label}: retries.{name}") for name, table in tables.items()}
 
 
 def _parse_retry_rule(raw: object, label: str) -> RetryRule:

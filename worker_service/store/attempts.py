@@ -137,8 +137,8 @@ class Attempts(StorePart):
             folder = {"id": item.id, "owner": owner, "crawl": page.crawl, "parent_id": item.parent_id}
             if not self._db.read_locked("item_in_other_crawl", **folder):
                 self._db.write("mark_document_gone", **document)
-                if page.keys:
-                    prefix = f"{page.keys}{item.id}:"
+                if page.unique_key_prefix:
+                    prefix = f"{page.unique_key_prefix}{item.id}:"
                     # No key with this prefix comes after the prefix and the greatest character.
                     self._db.write("cancel_jobs_of_gone_item", first=prefix, beyond=f"{prefix}\U0010ffff", **document)
 

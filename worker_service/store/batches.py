@@ -249,9 +249,8 @@ class Batches(StorePart):
         with self._db.transaction():
             batch = self._get_locked(batch_id)
             if live := self._db.read_locked("live_in_batch", batch_id=batch_id):
-                raise Refused(
-                    f"{batch.title} has {counted(len(live), 'live job')}", f"`pagemill batch cancel {batch_id}`"
-                )
+                live_jobs = counted(len(live), "live job")
+                raise Refused(f"{batch.title} has {live_jobs}", f"`pagemill batch cancel {batch_id}`")
             if not batch.state.is_ended:
                 # Batches that wait for this one can start now.
                 self._set_state(batch_id, BatchState.STOPPED, "removed")

@@ -235,9 +235,8 @@ class Scheduler(StorePart):
         for owner, job_type, count in self._db.read_locked("running_by_lane"):
             by_owner[owner] += count
             by_type[job_type] += count
-        return _Capacity(
-            by_owner, by_type, {(kind, name): most for kind, name, most in self._db.read_locked("lane_limits")}
-        )
+        limits = {(kind, name): most for kind, name, most in self._db.read_locked("lane_limits")}
+        return _Capacity(by_owner, by_type, limits)
 
     # ── Cached lanes ──
 

@@ -83,9 +83,8 @@ class Database:
     @property
     def writer(self) -> apsw.Connection:
         if self._writer is None:
-            self._writer = connect(
-                self.path, is_durable=self.write_options.is_durable, on_long_wait=self.write_options.on_long_wait
-            )
+            options = self.write_options
+            self._writer = connect(self.path, is_durable=options.is_durable, on_long_wait=options.on_long_wait)
         return self._writer
 
     @property

@@ -61,10 +61,9 @@ class JobControl(StorePart):
         changed = self._run_action(("priority",), selector, actor, level)
         # Jobs inserted meanwhile as follow-ups of jobs that still had the old priority.
         with_old_priority = f"{_CONDITION_BY_VERB['priority']} AND priority <> {level}"
-        while (selector.names_groups or selector.batch_id is not None) and (
-            ids := self._store.job_queries.ids(selector, with_old_priority)
-        ):
-            self._run_action(("priority",), Selector(ids=ids), actor, level)
+        if selector.names_groups or selector.batch_id is not None:
+            while ids := self._store.job_queries.ids(selector, with_old_priority):
+                self._run_action(("priority",), Selector(ids=ids), actor, level)
         return changed
 
     def dismiss(self, job_ids: Sequence[int], *, actor: str) -> Changed:

@@ -110,9 +110,8 @@ class Leases(StorePart):
                 process = asdict(child) if child else _NO_CHILD
                 self._db.write("record_child", **lease._asdict(), **process, node=report.node, now=now)
                 if report.lines:
-                    self._db.write_each(
-                        "add_log_lines", [(lease.job_id, lease.fence, now, line) for line in report.lines]
-                    )
+                    rows = [(lease.job_id, lease.fence, now, line) for line in report.lines]
+                    self._db.write_each("add_log_lines", rows)
                     self._db.write("trim_log", job_id=lease.job_id, most=LOG_LINES_MOST)
         return lost
 
@@ -141,9 +140,8 @@ class Leases(StorePart):
             ]
             has_no_effects = not with_effects and self._db.read_flag_locked("has_no_effects")
             if not has_no_effects:
-                self._db.write(
-                    "forget_checkpoints", job_ids=json.dumps([lease.job_id for lease in has_document_by_lease])
-                )
+                job_ids = json.dumps([lease.job_id for lease in has_document_by_lease])
+                self._db.write("forget_checkpoints", job_ids=job_ids)
                 self._store.completions.write(with_effects)
                 settle(self._db)
         return [
@@ -180,9 +178,8 @@ class Leases(StorePart):
         """Requeue or end the jobs of a worker that is proven gone, unless it has beaten since `last_beat`."""
         worker_died = Failure("WORKER_DIED", f"worker {worker_id} died while it ran this job")
         with self._db.transaction():
-            if last_beat is not None and self._db.read_locked(
-                "has_beaten_since", worker_id=worker_id, last_beat=last_beat
-            ):
+            values = {"worker_id": worker_id, "last_beat": last_beat}
+            if last_beat is not None and self._db.read_locked("has_beaten_since", **values):
                 return []
             orphans = self._db.read_locked("orphans", worker_id=worker_id, requeues_max=REQUEUES_MAX)
             for job_id, fence, _, fate in orphans:

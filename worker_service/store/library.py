@@ -5,7 +5,7 @@ import zlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from worker_service.base.errors import DocumentNotFound
-from worker_service.jobs.documents import CONFIDENCE_LEAST, AskedAction, IndexStatus, OnEnd, PageResult, PublishedFile
+from worker_service.jobs.documents import CONFIDENCE_LEAST, IndexStatus, OnEnd, PageResult, PublishedFile, StoredAction
 from worker_service.jobs.job import Job
 from worker_service.jobs.library import (
     NEWEST_FIRST,
@@ -145,10 +145,10 @@ class Library(StorePart):
         asked = {"owner": owner, "platform": platform, "source_keys": json.dumps([*source_keys])}
         return dict(self._db.read("copies", **asked))
 
-    def actions_of(self, document_id: int) -> Sequence[AskedAction]:
+    def actions_of(self, document_id: int) -> Sequence[StoredAction]:
         rows = self._db.read("actions_of", document_id=document_id)
         return [
-            AskedAction(job_type, payload, OnEnd(on_end), bool(is_standing), *columns)
+            StoredAction(job_type, payload, OnEnd(on_end), bool(is_standing), *columns)
             for job_type, payload, on_end, is_standing, *columns in rows
         ]
 

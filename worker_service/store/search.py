@@ -102,9 +102,8 @@ class PageSearch(StorePart):
         so it is called only if pages with all words do not fill the list.
         """
         query, operands = _fts_query(request.text), plain_operands(request.text)
-        matches, is_partial = self._matches(
-            query, request, ranked_most=PAGES_WITH_ALL_WORDS_RANKED_MAX, most=PAGES_WITH_ALL_WORDS_RANKED_MAX
-        )
+        most = PAGES_WITH_ALL_WORDS_RANKED_MAX
+        matches, is_partial = self._matches(query, request, ranked_most=most, most=most)
         matches += self._match_names_and_tags(query, operands, request)
         all_words = _group(matches, query, {match.result_id: () for match in matches})
         end = request.skip + request.documents
@@ -187,9 +186,8 @@ class PageSearch(StorePart):
 
     def _choose_terms(self, operands: Sequence[str]) -> ChosenTerms:
         """Return the rarer words of a query, in all their forms. If all words are common, return all."""
-        sample = self._db.read("texts_with", query=any_of(operands), most=_LANGUAGE_SAMPLE_PAGES) or self._db.read(
-            "newest_texts", most=_LANGUAGE_SAMPLE_PAGES
-        )
+        sample = self._db.read("texts_with", query=any_of(operands), most=_LANGUAGE_SAMPLE_PAGES)
+        sample = sample or self._db.read("newest_texts", most=_LANGUAGE_SAMPLE_PAGES)
         language = language_for([text for (text,) in sample])
         stem = stemmer_for(language)
         terms = [term_of(operand, stem) for operand in without_small_words(operands, language)]

@@ -80,9 +80,8 @@ def term_of(operand: str, stem: Stem) -> Term:
 
 def fold(word: str) -> str:
     """Remove accents, as the index does; some stemmers do so, too."""
-    return "".join(
-        letter for letter in unicodedata.normalize("NFD", word.casefold()) if not unicodedata.combining(letter)
-    )
+    characters = unicodedata.normalize("NFD", word.casefold())
+    return "".join(character for character in characters if not unicodedata.combining(character))
 
 
 def rank_pages(

@@ -1,4 +1,4 @@
-"""Effects of ended jobs on waiting jobs, documents and batches, and the actions that all three trigger.
+"""Effects of ended jobs on waiting jobs, documents and batches; actions of ended jobs, documents and batches.
 
 Triggers in schema.sql record what is affected in worker_job_settled, document_unsettled and batch_unsettled.
 """
@@ -42,19 +42,20 @@ def settle(db: Database) -> None:
 def _settle_jobs(db: Database) -> None:
     rows_left = _SETTLED_MAX
     while rows_left > 0 and (next_settled := db.read_locked("next_settled_job")):
-        [(needed_id,)] = next_settled
-        values = {"needs_id": needed_id, "most": rows_left}
+        [(needs_id,)] = next_settled
+        values = {"needs_id": needs_id, "most": rows_left}
         changed = len(db.write("fail_broken_dependents", now=db.now(), **values))
+        # These failed because the needed job had failed or was cancelled. It is live or completed again.
         for (job_id,) in db.read_locked("dependents_to_revive", **values):
             # Refused if another job that was revived here has the same unique key.
             refusal = db.try_to_write("revive_job", {"job_id": job_id})
             if refusal is None:
                 changed += 1
         changed += len(db.write("free_met_dependents", **values))
-        fire_actions_of_job(db, needed_id)
-        # Otherwise the limit was reached, and more dependents may be left.
+        fire_actions_of_job(db, needs_id)
+        # If the limit was reached, more dependents may be left: keep the entry.
         if changed < rows_left:
-            db.write("forget_settled", needs_id=needed_id)
+            db.write("forget_settled", needs_id=needs_id)
         rows_left -= 1 + changed
 
 
@@ -119,15 +120,15 @@ def tag_documents(db: Database, document_ids: Sequence[int], tags: Sequence[str]
 
 
 def fire_actions(
-    db: Database, document_ids: Sequence[int], tags: Sequence[Row], parent: ParentFacts | None = None
+    db: Database, document_ids: Sequence[int], tag_pairs: Sequence[Row], parent: ParentFacts | None = None
 ) -> None:
     """Insert the jobs of due actions, once per generation.
 
     Without `parent`, these jobs inherit batch and priority from the newest job of the generation.
     """
     ids = json.dumps(list(document_ids))
-    if tags:
-        db.write("request_tag_actions", pairs=json.dumps(list(tags)))
+    if tag_pairs:
+        db.write("request_tag_actions", pairs=json.dumps(list(tag_pairs)))
     for row in db.read_locked("actions_due", document_ids=ids):
         action_id, job_type, payload, document_id, owner, name, state, error_code, generation, *inherited = row
         job_parent = parent or ParentFacts(*inherited)

@@ -1,4 +1,4 @@
--- Effects of ended jobs on waiting jobs, documents and batches, and the actions of all three.
+-- Effects of ended jobs on waiting jobs, documents and batches; actions of ended jobs, documents and batches.
 
 -- fragment: anything_to_settle
 EXISTS (SELECT 1 FROM worker_job_settled) OR EXISTS (SELECT 1 FROM document_unsettled)

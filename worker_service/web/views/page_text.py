@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from worker_service.jobs.blocks import RUNNING, Block, Role
+from worker_service.jobs.blocks import HEAD_AND_FOOT_ROLES, Block, Role
 from worker_service.jobs.markdown import DIVIDED_WORD
 from worker_service.jobs.page_structure import StructuredPage
 
@@ -54,7 +54,7 @@ def marks_of(text: str, doubtful: Sequence[TextRange], matches: Sequence[TextRan
 def text_blocks(page: StructuredPage, marks: Sequence[Mark]) -> Iterator[TextBlock]:
     """Yield the blocks. Running heads, feet and page numbers have the role `running`."""
     for block in page.blocks:
-        role = "running" if block.role in RUNNING else block.role.value
+        role = "running" if block.role in HEAD_AND_FOOT_ROLES else block.role.value
         rows = page.tables.get(block.begin) if block.role is Role.TABLE else None
         if rows:
             yield TextBlock(role, rows=marked_cells(rows, page.text_of(block), marks[block.begin :]))
