@@ -45,6 +45,7 @@ def fork_process(run: Callable[[], object], *, keeps: Collection[int] | None = N
 
 
 def prctl(option: int, *values: int) -> None:
+    # Some options require that the arguments they do not use are 0.
     if libc.prctl(option, *[*values, 0, 0, 0, 0][:4]):
         number = ctypes.get_errno()
         raise OSError(number, f"prctl {option}: {os.strerror(number)}")

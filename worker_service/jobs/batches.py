@@ -12,7 +12,7 @@ from worker_service.jobs.documents import Decision, IndexStatus
 from worker_service.jobs.job import Enqueued, NewJob, Status
 
 BATCH_ENDS_READER = "notify-batches"
-"""Name of the row of `notice_reader` for reports of ended batches to the batches' addresses."""
+"""Row of `notice_reader` for reports of ended batches."""
 
 
 class BatchState(StrEnum):
@@ -117,7 +117,7 @@ class LiveWork(NamedTuple):
 
 class WorkToSubmit(Struct, frozen=True):
     new: Sequence[int]
-    """Indexes into the submitted jobs. Work that is done already is neither here nor in `live`."""
+    """Indexes of submitted jobs whose work is neither done nor in `live`."""
     live: Mapping[int, LiveWork]
     """By index: the live job of the owner that does the same work."""
 

@@ -90,7 +90,7 @@ class KnownDocument(Struct, frozen=True):
     pages: int | None = None
     settings: str = ""
     status: str = ""
-    """An `IndexStatus`; empty if the document is unknown."""
+    """An `IndexStatus`, or empty."""
     source_key: str = ""
     name: str = ""
     generation: int | None = None
@@ -169,13 +169,13 @@ class CrawlItem(Struct, frozen=True):
     """Reason why it was not enqueued; empty if it was."""
     is_gone: bool = False
     detail: str = ""
-    """Data of the crawl handler for its next run."""
+    """Data for the handler's next run."""
     walk: int = 0
     """Number of the full walk that saw the item last. Set only in answers."""
 
 
 class CrawlPage(Struct, frozen=True):
-    """Items and state that a crawl stores in one transaction."""
+    """What a crawl stores in one transaction."""
 
     crawl: str
     items: Sequence[CrawlItem] = ()
@@ -209,7 +209,7 @@ class KnownDigests(QuestionAnswer, frozen=True):
 
 
 class KnownPages(Question[KnownDigests], Struct, frozen=True):
-    """Ask for which of these digests a text is stored."""
+    """Ask which digests have a stored text."""
 
     digests: Sequence[str]
 

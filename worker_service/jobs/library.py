@@ -67,7 +67,7 @@ class Document(Struct, frozen=True):
     source_key: str
     name: str
     content: str
-    """SHA-256 of the newest original."""
+    """SHA-256; empty if unknown."""
     kind: str | None
     pages: int | None
     status: IndexStatus
@@ -76,10 +76,10 @@ class Document(Struct, frozen=True):
     percent: int
     """Per cent of the newest generation's pages that are read; 100 if it failed and an older one is readable."""
     index_generation: int
-    """The newest; `current_generation` is the published one."""
+    """The newest one."""
     current_generation: int | None
     settings: str
-    """JSON of the newest generation's reading settings."""
+    """JSON of its reading settings."""
     note: str | None
     error_code: str | None
     error_message: str | None
@@ -87,7 +87,7 @@ class Document(Struct, frozen=True):
     created_at: str
     updated_at: str
     gone_at: str | None
-    """When a crawl no longer found it at its source."""
+    """When a crawl missed it."""
     size: int
     """Bytes of the newest original; 0: there is none."""
     is_locked: bool
@@ -149,7 +149,7 @@ class Weight(Struct, frozen=True):
     files: int = 0
     size: int = 0
     shared_files: int = 0
-    """Files that other documents have, too, and that therefore stay."""
+    """Files that stay because other documents have them."""
 
     def __add__(self, other: Weight) -> Weight:
         return Weight(
@@ -163,7 +163,7 @@ class Weight(Struct, frozen=True):
 
 class Removed(Struct, frozen=True):
     action_id: int | None
-    """The removal in the history of changes; None: nothing was removed."""
+    """The removal in the history."""
     document_ids: Sequence[int]
     refused: Mapping[int, str]
     freed: Weight

@@ -19,7 +19,7 @@ from worker_service.jobs.blocks import Block, BlocksOfPage, NoteMark, Role, Text
 from worker_service.jobs.documents import PageResult
 
 STRUCTURED_PAGES_MAX = 5000
-"""Maximum for `structure_of`, which compares all pages of a document and so has them in memory."""
+"""Maximum for `structure_of`, which has all pages in memory."""
 _PARAGRAPH_END = re.compile(r"\n\s*\n")
 
 

@@ -14,11 +14,11 @@ class SearchRequest(Struct, frozen=True):
     batch_id: int | None = None
     kind: str | None = None
     tags: Sequence[str] = ()
-    """Limits the search to documents with all of these tags."""
+    """Only documents with all of these tags."""
     since: str | None = None
-    """Limits the search to documents added at this time (UTC) or later."""
+    """Only documents added at this time (UTC) or later."""
     until: str | None = None
-    """Limits the search to documents added before this time (UTC)."""
+    """Only documents added before this time (UTC)."""
     is_sure: bool = False
     """Leaves out pages below `CONFIDENCE_LEAST`."""
     needs_all: bool = False
@@ -58,7 +58,7 @@ class FoundDocument(Struct, frozen=True):
     is_named: bool
     """True if its name and tags have all words."""
     is_similar: bool
-    """True if it is found by its meaning alone, not by words."""
+    """True if found by meaning alone."""
     best_pages: Sequence[FoundPage]
     page_numbers: Sequence[int]
     """All pages found, in the order of the document."""

@@ -14,7 +14,7 @@ class HandlerFacts(Struct, frozen=True):
     job_type: str
     job_class: str = "cpu"
     missing: str | None = None
-    """What the worker lacks to run these jobs, for users."""
+    """What the worker lacks for it."""
     missing_remedy: str = ""
     at_most_once: bool = False
     payload_schema: str | None = None
@@ -80,7 +80,7 @@ class NodeRow(Struct, frozen=True):
     version: str
     reason: str
     is_draining: bool
-    """True: a user has drained it, so it gets no new attempts."""
+    """True: a user lets it get no new attempts."""
 
 
 class NodeWork(Struct, frozen=True):
@@ -92,7 +92,7 @@ class LeaseRow(Struct, frozen=True):
     lease: Lease
     is_cancelled: bool
     without_grace: bool = False
-    """True: it must be killed at once."""
+    """True: kill it at once."""
     is_stopped: bool = False
     """True: the batch is stopped or waits, so the job must be released."""
 

@@ -39,6 +39,7 @@ LATE = timedelta(minutes=5)
 """Age above which a slot counts as missed."""
 
 _SLOTS_ENOUGH = 1000  # The largest `missed_most`. With more due slots than this, older ones are not searched for.
+_ANY_START = datetime(2026, 1, 1, tzinfo=UTC)  # CronSim takes one even to check or explain an expression.
 _EVERY_MINUTES, _EVERY_HOURS = re.compile(r"\*/(\d+) \* \* \* \*"), re.compile(r"0 \*/(\d+) \* \* \*")
 _CRON_BY_WORD = {
     "@hourly": "0 * * * *", "@daily": "0 0 * * *", "@midnight": "0 0 * * *", "@weekly": "0 0 * * 0",
@@ -53,7 +54,7 @@ def _parse_cron(raw: object, label: str, _: Path) -> str:
     if cron not in _CRON_BY_WORD and len(cron.split()) != 5:
         raise ValueError
     try:
-        CronSim(_CRON_BY_WORD.get(cron, cron), datetime(2026, 1, 1, tzinfo=UTC))
+        CronSim(_CRON_BY_WORD.get(cron, cron), _ANY_START)
     except CronSimError as error:
         raise ConfigError(f"{label} {cron!r}: {str(error).lower()}: {_CRON.description}") from error
     return cron
@@ -145,7 +146,7 @@ class Schedule(Struct, frozen=True):
             return f"Every {counted(int(steps[1]), 'minute')}"
         if steps := _EVERY_HOURS.fullmatch(cron):
             return f"Every {counted(int(steps[1]), 'hour')}"
-        return CronSim(cron, datetime(2026, 1, 1, tzinfo=UTC)).explain()
+        return CronSim(cron, _ANY_START).explain()
 
     @property
     def plan(self) -> str:

@@ -88,7 +88,7 @@ class OverviewQueries(StorePart):
         return [SourceRest(*row) for row in self._db.read("rests", now=self._db.now())]
 
     def hours_of_work(self, since: str) -> Sequence[HourOfWork]:
-        return [HourOfWork(*row) for row in self._db.read("hours_of_work", since=since[:13])]
+        return [HourOfWork(*row) for row in self._db.read("hours_of_work", since=since[:13])]  # its hour
 
 
 def _worker_from(row: Row) -> WorkerState:

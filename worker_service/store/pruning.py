@@ -26,7 +26,8 @@ class Pruning(StorePart):
             self._delete_before(statement, days)
         with self._db.transaction():
             self._db.write("forget_old_actions", before=self._before(UNDO_DAYS))
-            self._db.write("forget_hours", before=self._before(_HOURLY_STATISTICS_RETENTION_DAYS)[:13])
+            first_hour = self._before(_HOURLY_STATISTICS_RETENTION_DAYS)[:13]  # such as 2026-11-18 10
+            self._db.write("forget_hours", before=first_hour)
         return len(job_ids)
 
     def prune_logs(self, before: datetime, *, most: int = 1000) -> int:
