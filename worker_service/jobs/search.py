@@ -37,7 +37,7 @@ class FoundPage(Struct, frozen=True):
     number: int
     snippet: str
     missing_words: Sequence[str] = ()
-    """Words of the query that are not on the page, as far as they are known."""
+    """Words of the query that the page is known to lack."""
 
 
 class FoundCopy(Struct, frozen=True):
@@ -73,7 +73,7 @@ class SearchResult(Struct, frozen=True):
     documents_with_all: int = 0
     pages_with_all: int = 0
     documents_with_some: int = 0
-    """0 if documents with all words fill this page of the answer: then others are not counted."""
+    """Not counted, and 0, if documents with all words fill this page of the answer."""
     pages_with_some: int = 0
     next: int | None = None
     """The `skip` of the next page of the answer."""

@@ -80,7 +80,7 @@ class NodeRow(Struct, frozen=True):
     version: str
     reason: str
     is_draining: bool
-    """True: a user lets it get no new attempts."""
+    """True: at a user's request, it gets no new attempts."""
 
 
 class NodeWork(Struct, frozen=True):

@@ -47,7 +47,7 @@ class Links(Struct, frozen=True):
     """Suffix of each link, and the path of its file."""
 
     def stems(self) -> Iterator[str]:
-        """Yield the names to try, until one is free."""
+        """Yield the names to try in order."""
         yield self.stem
         yield (numbered := f"{self.stem} ({self.document_id})")
         for number in range(2, 100):

@@ -18,7 +18,7 @@ _DEFAULT = "default"
 _FILE_VARIABLE = "WORKER_CONFIG"
 SERVICE_CONFIGURATION, SERVICE_STATE = Path("/etc/pagemill"), Path("/var/lib/pagemill")
 CHECKOUT = Path(__file__).resolve().parents[2]
-"""The directory above this package. Without a pyproject.toml it is no checkout but an installation."""
+"""The directory above this package: a checkout if it has a pyproject.toml."""
 
 _FILE_NAME, _DATABASE_NAME = "pagemill.toml", "pagemill.db"
 

@@ -91,7 +91,7 @@ class Batches(StorePart):
         )
 
     def find_work(self, jobs: Sequence[NewJob]) -> WorkToSubmit:
-        """Return indexes of new jobs, and by index the live work that a job repeats. Work of a stopped batch is new."""
+        """Find out which jobs are new and which repeat live work. Work of a stopped batch is new."""
         new: list[int] = []
         live: dict[int, LiveWork] = {}
         for start in range(0, len(jobs), _JOBS_PER_TRANSACTION):

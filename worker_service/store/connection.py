@@ -159,12 +159,8 @@ def _open(file: str, path: Path, flags: int, on_long_wait: OnLongWait | None = N
 
 def schema_version_of(connection: Connection) -> int | None:
     """Return 0 if there is only the table of the original proposal, None if there are no pagemill tables."""
-    tables = {
-        name
-        for (name,) in connection.execute(
-            "SELECT name FROM sqlite_schema WHERE name IN ('pagemill_schema', 'worker_job_queue')"
-        )
-    }
+    sql = "SELECT name FROM sqlite_schema WHERE name IN ('pagemill_schema', 'worker_job_queue')"
+    tables = {name for (name,) in connection.execute(sql)}
     if "pagemill_schema" in tables:
         [(version,)] = connection.execute("SELECT max(version) FROM pagemill_schema").fetchall()
         return int(str(version))

@@ -38,7 +38,7 @@ class Library(StorePart):
         before_id: int | None = None,
         order: DocumentOrder = NEWEST_FIRST,
     ) -> Sequence[Document]:
-        """List documents. In another order than the default one, the document `before_id` must still exist."""
+        """Except in the default order, the document `before_id` must still exist."""
         from_clause, condition, values = _conditions(selector, order)
         direction, comparison = ("DESC", "<") if order.is_descending else ("ASC", ">")
         column = _SORTED_BY[order.sort]

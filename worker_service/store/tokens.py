@@ -17,9 +17,8 @@ class Tokens(StorePart):
         with self._db.transaction():
             token_id = self._insert(new, None)
             if token_id is not None:
-                self._record_action(
-                    "make_token", new.made_by, {token_id: _title_of(new.kind, new.name, new.scopes, new.owner)}
-                )
+                title = _title_of(new.kind, new.name, new.scopes, new.owner)
+                self._record_action("make_token", new.made_by, {token_id: title})
             return token_id
 
     def begin_session(self, token_id: int, new: NewToken) -> int | None:
