@@ -99,7 +99,7 @@ class JobControl(StorePart):
             for statement in statements:
                 self._db.write(statement, job_id=job.id, priority=new_priority, now=self._db.now())
             changed = self.read_job(job.id)
-            left_as = changed.undo_state if changed else job.title
+            left_as = changed.undo_state if changed else job.title  # A deleted job has no state.
             add_action_item(self._db, action_id, job.id, left_as, priority_before=job.priority)
 
         changed_ids, requested_ids, refused = self._apply_to_each(job_ids, change, requests_stop=verb == "cancel")

@@ -54,7 +54,8 @@ class JobQueries(StorePart):
     def oldest_ended_ids(self, selector: Selector, most: int) -> Sequence[int]:
         selected, values = where(selector)
         sql = f"SELECT id FROM worker_job_queue WHERE {selected} AND completed_at < ? ORDER BY completed_at LIMIT ?"
-        return [job_id for (job_id,) in self._db.read_sql(sql, [*values, selector.older_than or "9999", most])]
+        before = selector.older_than or "9999"  # later than any time
+        return [job_id for (job_id,) in self._db.read_sql(sql, [*values, before, most])]
 
     def family(self, ids: Sequence[int]) -> Sequence[int]:
         """Return these jobs with all their follow-up jobs."""

@@ -91,10 +91,10 @@ class Leases(StorePart):
                 raise WorkerUnknown(f"worker {worker_id} has no row: it was given up for dead and owns nothing")
             pairs = json.dumps([[lease.job_id, lease.fence] for lease in leases])
             rows = self._db.write("beat_leases", worker_id=worker_id, leases=pairs, now=self._db.now())
-        is_to_cancel = {(job_id, fence): bool(is_requested) for job_id, fence, is_requested in rows}
+        must_cancel_by_lease = {(job_id, fence): bool(is_requested) for job_id, fence, is_requested in rows}
         return Beat(
-            lost=[lease for lease in leases if (lease.job_id, lease.fence) not in is_to_cancel],
-            to_cancel=[lease for lease in leases if is_to_cancel.get((lease.job_id, lease.fence))],
+            lost=[lease for lease in leases if (lease.job_id, lease.fence) not in must_cancel_by_lease],
+            to_cancel=[lease for lease in leases if must_cancel_by_lease.get((lease.job_id, lease.fence))],
         )
 
     def report(self, reports: Sequence[Report]) -> list[Lease]:

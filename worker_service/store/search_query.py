@@ -122,7 +122,7 @@ def _resolve_operators(terms: Sequence[str]) -> list[str]:
 
 def _has_operands(term: str, neighbours: tuple[str, str]) -> bool:
     if term in _OPERATORS:
-        return all(term and not _is_operator(term) for term in neighbours)
+        return all(neighbour and not _is_operator(neighbour) for neighbour in neighbours)
     # FTS5's NEAR takes words and phrases, not groups.
     return not _is_operator(term) or all(neighbour.startswith('"') for neighbour in neighbours)
 
