@@ -163,7 +163,7 @@ class Weight(Struct, frozen=True):
 
 class Removed(Struct, frozen=True):
     action_id: int | None
-    """The removal in the history."""
+    """Id in the history."""
     document_ids: Sequence[int]
     refused: Mapping[int, str]
     freed: Weight

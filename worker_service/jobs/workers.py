@@ -80,7 +80,7 @@ class NodeRow(Struct, frozen=True):
     version: str
     reason: str
     is_draining: bool
-    """True: at a user's request, it gets no new attempts."""
+    """True: at a user's request, without new attempts."""
 
 
 class NodeWork(Struct, frozen=True):

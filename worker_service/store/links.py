@@ -1,4 +1,4 @@
-"""Links in the workspace to documents' files: the rows are written first, the links after them (P5)."""
+"""Links in the workspace to documents' files: the rows are written first, the links after them (promise P5)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reasons why a pending job has not started (P12), found with the same SQL conditions as the claim's."""
+"""Reasons why a pending job has not started (promise P12), found with the same SQL conditions as the claim's."""
 
 from __future__ import annotations
 
