@@ -35,7 +35,7 @@ CREDENTIALS = ["webhook*"]
 
 _TIMEOUTS = Timeouts(connect_seconds=10.0, idle_seconds=30.0, chunk_seconds=30.0)
 _WALL_SECONDS = 120
-_KEY_BYTES_MIN = 24  # Of Standard Webhooks.
+_KEY_BYTES_MIN = 24  # Required by Standard Webhooks.
 _QUOTED_BYTES_MAX = 200
 _RETRYABLE_STATUSES = (408, 425, 429)  # Beside those from 500.
 _SECRET_NAME = re.compile(r"webhook[\w.-]*", re.ASCII)

@@ -37,10 +37,8 @@ from job_handlers.crawl.state import (
 from job_handlers.fetch.sources.tree import Entry, ItemError, Listing, ListingExpired, Tree, TreeChanges
 from worker_service.handlers import Context, CrawlItem, NewJob, Permanent, Retryable, counted
 
-# If a folder is deleted during a run, a second walk follows.
-_WALKS_MAX = 2
-# Of a folder whose listing expires or is incomplete.
-_LISTING_TRIES = 3
+_WALKS_MAX = 2  # If a folder is deleted during a run, a second walk follows.
+_LISTING_TRIES = 3  # For a folder whose listing expires or is incomplete.
 _SUMMARY_COUNTS = ("folders", "found", "enqueued", "unchanged", "skipped", "gone", "failed")
 
 
@@ -287,8 +285,8 @@ class CrawlRun:
         folder_by_id = _folders_to_crawl(item for item in item_by_id.values() if item.id not in findings.items)
         waiting: Sequence[Entry] = [entry for entry in changes.entries if entry.id != root_id]
         # Changes come in any order: an entry may precede the new folder that it is in.
-        while ready := [entry for entry in waiting if _is_in(entry, folder_by_id)]:
-            waiting = [entry for entry in waiting if not _is_in(entry, folder_by_id)]
+        while ready := [entry for entry in waiting if _has_parent_in(entry, folder_by_id)]:
+            waiting = [entry for entry in waiting if not _has_parent_in(entry, folder_by_id)]
             for entry in ready:
                 parent = next(folder_by_id[parent_id] for parent_id in entry.parent_ids if parent_id in folder_by_id)
                 self._record_change(entry, parent, item_by_id, findings)
@@ -374,7 +372,7 @@ def _folders_to_crawl(items: Iterable[CrawlItem]) -> dict[str, ParentFolder]:
     return {item.id: ParentFolder.of_item(item) for item in items if is_folder_to_crawl(item)}
 
 
-def _is_in(entry: Entry, folder_by_id: Mapping[str, ParentFolder]) -> bool:
+def _has_parent_in(entry: Entry, folder_by_id: Mapping[str, ParentFolder]) -> bool:
     return any(parent_id in folder_by_id for parent_id in entry.parent_ids)
 
 

@@ -207,7 +207,7 @@ def _publish(
         "size": fetched.size,
         **({"md5": md5} if md5 else {}),
         "sha256": sha256,
-        "revision": fetched.facts.key,
+        "revision": fetched.facts.revision,
         "bytes_fetched": fetched.bytes_fetched,
         "restarts": fetched.restarts,
         **({"note": fetched.note} if fetched.note else {}),
@@ -223,7 +223,7 @@ def _publish(
         file = File(target, role="original", name=name, sha256=sha256, md5=md5, note=fetched.note)
     # Bytes of an earlier attempt may belong to an earlier revision, fetched before the file was settled.
     is_revision_certain = fetched.facts.is_settled and fetched.bytes_fetched == fetched.size
-    revision = fetched.facts.key if is_revision_certain else ""
+    revision = fetched.facts.revision if is_revision_certain else ""
     return Done(result, files=[file], follow_ups=_follow_ups(reference, name, sha256, context, revision))
 
 

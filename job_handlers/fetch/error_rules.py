@@ -11,9 +11,9 @@ from msgspec import Struct
 
 from worker_service.handlers import HandlerError, PauseSource, Permanent, Retryable, Snooze, in_a_sentence
 
-# RETRY: wait, and try again in this attempt. DEFER: run the job again hours later. REST: pause all jobs of the source.
+# RETRY: wait, and try again in this attempt. DEFER: run the job again hours later. PAUSE: pause all jobs of the source.
 # PERMANENT: fail the job. RESTART: discard the bytes, and fetch the file from the start.
-ErrorKind = Literal["RETRY", "DEFER", "REST", "PERMANENT", "RESTART"]
+ErrorKind = Literal["RETRY", "DEFER", "PAUSE", "PERMANENT", "RESTART"]
 
 HOUR = 3600.0
 DAY = 24 * HOUR
@@ -52,16 +52,16 @@ RULES: Mapping[str, ErrorRule] = {
     "DISK_FULL": ErrorRule("DEFER", "the disk is full", "free some space, or move the workspace"),
     # Errors of a credential or host, which all its jobs would meet.
     "CREDENTIAL_REFUSED": ErrorRule(
-        "REST",
+        "PAUSE",
         "Google refuses the credential {credential} ({reason})",
         "check the key and this machine's clock; the tokens of an OAuth app in testing mode end after 7 days",
     ),
-    "SCOPE_MISSING": ErrorRule("REST", "the credential {credential} lacks a scope", "give it drive.readonly"),
+    "SCOPE_MISSING": ErrorRule("PAUSE", "the credential {credential} lacks a scope", "give it drive.readonly"),
     "API_DISABLED": ErrorRule(
-        "REST", "the Google Drive API is not enabled in the project of the credential {credential}"
+        "PAUSE", "the Google Drive API is not enabled in the project of the credential {credential}"
     ),
-    "DOMAIN_POLICY": ErrorRule("REST", "the administrator of the domain does not allow the credential {credential}"),
-    "CERTIFICATE_INVALID": ErrorRule("REST", "the certificate of {host} is not valid ({reason})"),
+    "DOMAIN_POLICY": ErrorRule("PAUSE", "the administrator of the domain does not allow the credential {credential}"),
+    "CERTIFICATE_INVALID": ErrorRule("PAUSE", "the certificate of {host} is not valid ({reason})"),
     # Errors that a user has to correct.
     "NOT_FOUND": ErrorRule(
         "PERMANENT", "the file does not exist, or {who} may not see it", "share it with {who}, then retry", grace=1
@@ -109,7 +109,7 @@ class FetchError(Exception):
         """`after` is the wait in seconds that the server asks for; `values` fill the placeholders of the texts."""
         self.code = code
         self.requested_seconds = after
-        self.after, note = limit_wait(after)
+        self.wait_seconds, note = limit_wait(after)
         self.rule, self.values = RULES[code], values
         self.detail = self.rule.detail.format_map(_MessageValues(values)) + note
         self.remedy = self.rule.remedy.format_map(_MessageValues(values))
@@ -166,7 +166,7 @@ class RetryPolicy:
     def reset_retries_after_new_bytes(self) -> None:
         self._retries_in_a_row = 0
 
-    def after(self, error: FetchError) -> float | Restart:
+    def decide_after(self, error: FetchError) -> float | Restart:
         """Return the seconds to wait, or `Restart`. Raise the `HandlerError` that ends the attempt."""
         rule = error.rule
         self._count_by_code[error.code] += 1
@@ -179,15 +179,15 @@ class RetryPolicy:
 
     def _seconds_to_wait(self, error: FetchError) -> float:
         self._retries_in_a_row += 1
-        requested_seconds = error.after or 0.0
-        if self._retries_in_a_row > self.timeouts.retries or requested_seconds > self.timeouts.longest_wait_seconds:
+        wait_seconds = error.wait_seconds or 0.0
+        if self._retries_in_a_row > self.timeouts.retries or wait_seconds > self.timeouts.longest_wait_seconds:
             raise self._requeue_error(error) from error
         backoff_seconds = self.timeouts.first_wait_seconds * 2.0 ** (self._retries_in_a_row - 1)
         jitter_seconds = self._random.random() * backoff_seconds / 4
-        return max(backoff_seconds, requested_seconds) + jitter_seconds
+        return max(backoff_seconds, wait_seconds) + jitter_seconds
 
     def _requeue_error(self, error: FetchError) -> HandlerError:
-        after = max(error.after or 0.0, self.timeouts.requeue_seconds)
+        after = max(error.wait_seconds or 0.0, self.timeouts.requeue_seconds)
         if error.code == "RATE_LIMITED":
             # Other jobs of the source would only add requests.
             return PauseSource(f"{error.detail}, again and again", error.remedy, after=after)
@@ -195,10 +195,10 @@ class RetryPolicy:
 
     def _final_error(self, error: FetchError) -> HandlerError:
         rule = error.rule
-        after = max(error.after or 0.0, HOUR)
+        after = max(error.wait_seconds or 0.0, HOUR)
         if rule.kind == "DEFER":
             return Snooze(error.detail, error.remedy, after=min(after * 2.0**self.deferrals, max(after, DAY)))
-        if rule.kind == "REST":
+        if rule.kind == "PAUSE":
             return PauseSource(error.detail, error.remedy, after=after)
         if rule.kind == "RESTART" and rule.then == "RETRYABLE":
             return Retryable(f"{error.detail}, again and again", error.remedy, after=after, code=error.code)

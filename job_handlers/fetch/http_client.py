@@ -213,7 +213,7 @@ class HttpAnswer:
                 if left_in_chunk <= 0:
                     left_in_chunk = client.timeouts.chunk_bytes
                     client.watchdog.start_clock(client.timeouts.chunk_seconds)
-                elif client.watchdog.is_over():
+                elif client.watchdog.is_time_up():
                     raise FetchError("CHUNK_TOO_SLOW", host=client.name)
 
     def read(self, bytes_max: int) -> bytes:
@@ -291,7 +291,7 @@ class _Watchdog:
     def __init__(self, is_stopping: Callable[[], bool]) -> None:
         self._is_stopping = is_stopping
         self._sockets: list[socket.socket] = []
-        self._until = float("inf")
+        self._deadline = float("inf")
         self._lock = threading.Lock()
         self._end = threading.Event()
         self.is_late = False
@@ -307,13 +307,13 @@ class _Watchdog:
 
     def start_clock(self, seconds: float) -> None:
         self.is_late = False
-        self._until = time.monotonic() + seconds
+        self._deadline = time.monotonic() + seconds
 
     def stop_clock(self) -> None:
-        self._until = float("inf")
+        self._deadline = float("inf")
 
-    def is_over(self) -> bool:
-        return time.monotonic() > self._until
+    def is_time_up(self) -> bool:
+        return time.monotonic() > self._deadline
 
     def close(self) -> None:
         self._end.set()
@@ -323,7 +323,7 @@ class _Watchdog:
         while not self._end.wait(_WATCHDOG_SECONDS):
             if self._is_stopping():
                 self.is_stopped = True
-            elif self.is_over():
+            elif self.is_time_up():
                 self.is_late = True
             else:
                 continue

@@ -19,10 +19,8 @@ from job_handlers.fetch.error_rules import FetchError
 from worker_service.base.files import atomic_write
 from worker_service.handlers import Retryable
 
-# A block fits into a core's cache, so that the second digest of it reads no memory.
-_BLOCK_BYTES = 256 << 10
-# The digest thread is woken for so many new bytes at least.
-_WAKE_BYTES = 1 << 20
+_BLOCK_BYTES = 256 << 10  # Fits into a core's cache, so that the second digest of a block reads no memory.
+_WAKE_BYTES = 1 << 20  # Least number of new bytes for which the digest thread is woken.
 _POLL_SECONDS = 0.2
 
 
@@ -35,17 +33,22 @@ class FileFacts(Struct, frozen=True):
     name: str
     mime: str
     size: int | None
-    # The revision. If it is empty, or without `can_resume`, each attempt fetches the file from its start.
-    key: str
+    # If it is empty, or without `can_resume`, each attempt fetches the file from its start.
+    revision: str
     md5: str = ""
     sha256: str = ""
     can_resume: bool = True
     is_of_this_machine: bool = False
-    # True if other bytes of the file will always have another `key`.
+    # True if other bytes of the file will always have another `revision`.
     is_settled: bool = False
 
     def has_same_content(self, other: FileFacts) -> bool:
-        return (self.key, self.size, self.md5, self.sha256) == (other.key, other.size, other.md5, other.sha256)
+        return (self.revision, self.size, self.md5, self.sha256) == (
+            other.revision,
+            other.size,
+            other.md5,
+            other.sha256,
+        )
 
 
 class PartialFile:
@@ -72,12 +75,12 @@ class PartialFile:
         return count if isinstance(count, int) else 0
 
     def begin(self, facts: FileFacts, *, has_md5: bool = False) -> None:
-        revision = {"key": facts.key, "size": facts.size, "md5": facts.md5, "sha256": facts.sha256}
-        is_same_revision = all(self._saved.get(name) == value for name, value in revision.items())
+        content = {"key": facts.revision, "size": facts.size, "md5": facts.md5, "sha256": facts.sha256}
+        has_same_content = all(self._saved.get(name) == value for name, value in content.items())
         is_too_long = facts.size is not None and self.length > facts.size
-        if not (is_same_revision and facts.key and facts.can_resume) or is_too_long:
+        if not (has_same_content and facts.revision and facts.can_resume) or is_too_long:
             self.clear()
-            self._write_sidecar({**revision, "deferrals": self.deferrals})
+            self._write_sidecar({**content, "deferrals": self.deferrals})
         if self._digest_thread is not None:
             self._digest_thread.close()
         self._digest_thread = DigestThread(self.descriptor, has_md5=has_md5)

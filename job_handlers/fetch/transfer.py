@@ -154,6 +154,7 @@ class _Transfer:
             self._progress.report(part.length)
             self._raise_if_stopped()
             if time.monotonic() > self._give_up_at:
+                # `RetryPolicy` requeues the job instead of waiting so long.
                 raise FetchError("CHUNK_TOO_SLOW", after=self._timeouts.longest_wait_seconds + 1)
         self._is_complete = facts.size is None or part.length == facts.size
         if facts.size is not None and part.length > facts.size:
@@ -209,7 +210,7 @@ class _Transfer:
     def _prepare_next_try(self, error: FetchError) -> None:
         self._raise_if_stopped()
         self._context.log(f"at byte {self._part.length}: {error.sentence} ({error.code})")
-        decision = self._policy.after(error)
+        decision = self._policy.decide_after(error)
         if isinstance(decision, Restart):
             self._part.clear()
             self._restarts += 1

@@ -29,8 +29,7 @@ ENVIRONMENT: Sequence[str] = (ROOTS.variable, "WORKER_WORKSPACE")
 CREDENTIALS: Sequence[str] = ()
 
 _BLOCK_BYTES = 1 << 20
-# The wait before the next attempt. A file that was replaced may be replaced again at once.
-_REPLACED_SECONDS = 5.0
+_REPLACED_SECONDS = 5.0  # Wait before the next attempt, because the file may be replaced again at once.
 _PAGE_ENTRIES = 1000
 _HIDDEN_BY_SYSTEMD = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")
 _PSEUDO_FILE_SYSTEMS = ("proc", "sys", "dev")
@@ -129,7 +128,7 @@ class LocalFile:
             name=display_path(path_of(self._path).name),
             mime="",
             size=status.st_size,
-            key=revision_of(status),
+            revision=revision_of(status),
             is_of_this_machine=True,
             is_settled=max(status.st_mtime, status.st_ctime) < self._opened_at - self._timeouts.settled_seconds,
         )

@@ -175,7 +175,7 @@ def test_every_rule_has_a_text_without_open_placeholders() -> None:
 def final_error(policy: RetryPolicy, code: str) -> HandlerError:
     for _ in range(20):
         try:
-            policy.after(FetchError(code))
+            policy.decide_after(FetchError(code))
         except HandlerError as error:
             return error
     raise AssertionError(code)
@@ -187,7 +187,7 @@ def test_every_error_ends_the_attempt_as_its_rule_says(code: str) -> None:
     expected = {
         "RETRY": PauseSource if code == "RATE_LIMITED" else Retryable,
         "DEFER": Snooze,
-        "REST": PauseSource,
+        "PAUSE": PauseSource,
         "PERMANENT": Permanent,
         "RESTART": Permanent if rule.then == "PERMANENT" else Retryable,
     }[rule.kind]
@@ -198,11 +198,11 @@ def test_every_error_ends_the_attempt_as_its_rule_says(code: str) -> None:
 def test_a_changing_file_is_restarted_three_times() -> None:
     policy = RetryPolicy(Timeouts())
 
-    answers = [policy.after(FetchError("CHANGED")) for _ in range(3)]
+    answers = [policy.decide_after(FetchError("CHANGED")) for _ in range(3)]
 
     assert answers == [Restart(), Restart(), Restart(is_last=True)]
     with pytest.raises(Retryable):
-        policy.after(FetchError("CHANGED"))
+        policy.decide_after(FetchError("CHANGED"))
 
 
 def test_a_deferral_grows_from_an_hour_to_a_day() -> None:
@@ -210,7 +210,7 @@ def test_a_deferral_grows_from_an_hour_to_a_day() -> None:
     for deferrals in (0, 1, 2, 4, 5, 30):
         error = final_error(RetryPolicy(Timeouts(), deferrals), "QUOTA_USED_UP")
         assert isinstance(error, Snooze)
-        waits.append((error.after or 0) / 3600)
+        waits.append((error.wait_seconds or 0) / 3600)
 
     assert waits == [1, 2, 4, 16, 24, 24]
 

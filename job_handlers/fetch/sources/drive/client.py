@@ -293,7 +293,7 @@ class Drive:
         status_only = status_error(_HOST, status, retry_after_header)
         code = _code_of(status, reasons, body) or status_only.code
         if code == "RATE_LIMITED":
-            self._pacer.hold_back_account(status_only.after or 1.0)
+            self._pacer.hold_back_account(status_only.wait_seconds or 1.0)
         return FetchError(
             code,
             after=status_only.requested_seconds,

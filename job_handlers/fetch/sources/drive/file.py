@@ -21,7 +21,7 @@ class DriveFile:
     ) -> None:
         self._drive = drive
         self._file_id, self._resource_key = file_id, resource_key
-        # Those of the target, if the file is a shortcut.
+        # Id and key of the target, if the file is a shortcut.
         self._media_id, self._media_key = file_id, resource_key
         self._export_mime = _MIME_BY_EXPORT.get(export, export)
         self._acknowledge_abuse = acknowledge_abuse

@@ -89,7 +89,7 @@ class DriveTree:
             except FetchError as error:
                 if expiring_token and error.code in ("REQUEST_INVALID", "NOT_FOUND", "GONE"):
                     raise ListingExpired(error.sentence) from error
-                decision = policy.after(error)
+                decision = policy.decide_after(error)
                 # An answer has no bytes to keep, so a restart is a retry.
                 self._wait(0.0 if isinstance(decision, Restart) else decision)
 

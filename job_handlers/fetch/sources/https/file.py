@@ -19,12 +19,9 @@ from job_handlers.fetch.partial_file import FileFacts, PartialFile
 from job_handlers.fetch.sources import FileRequest
 from job_handlers.fetch.sources.https import ALLOW
 
-# Of the answer to a request for one byte.
-_PROBE_BYTES_MAX = 1 << 16
-# RFC 9110: a Last-Modified that is so much older than Date is a strong validator.
-_STRONG_DATE_SECONDS = 60.0
-# A Last-Modified that is so close to Date is the time of the answer, not of the file.
-_STAMPED_SECONDS = 2.0
+_PROBE_BYTES_MAX = 1 << 16  # Limits the answer to a request for one byte.
+_STRONG_DATE_SECONDS = 60.0  # RFC 9110: a Last-Modified that is so much older than Date is a strong validator.
+_STAMPED_SECONDS = 2.0  # A Last-Modified that is so close to Date is the time of the answer, not of the file.
 
 
 class HttpsFile:
