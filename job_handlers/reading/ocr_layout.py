@@ -200,7 +200,7 @@ def _piece_of(words: Sequence[Word], first: int) -> TextPiece:
 
 
 def _word_numbers(piece: TextPiece) -> range:
-    return range(piece.at, piece.at + piece.text.count(" ") + 1)
+    return range(piece.source_index, piece.source_index + piece.text.count(" ") + 1)
 
 
 def _leads_to_one_number(line: Sequence[Word], em: float) -> bool:
@@ -268,7 +268,7 @@ def _arrange_blocks(
         [(table.x0, table.y0, table.x1, table.y1) for table in found_tables],
         table_of_entry,
         is_from_author=False,
-        rules=find_rules,
+        find_rules=find_rules,
     )
     if not found_tables and [at for part in parts for at in part.lines] == list(range(len(entries))):
         return None

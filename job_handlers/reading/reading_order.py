@@ -39,13 +39,13 @@ def arrange_blocks(
     table_of_line: Mapping[int, int],
     *,
     is_from_author: bool = True,
-    rules: Callable[[], Sequence[Box]] = tuple,
+    find_rules: Callable[[], Sequence[Box]] = tuple,
 ) -> list[OrderedPart]:
     """Split blocks where their lines jump to another column, and put the parts in reading order.
 
     `blocks` are numbers of lines; `table_of_line` maps lines to their table, which replaces the first of them. A text
-    layer's order, `is_from_author`, is trusted more than an OCR engine's. `rules` is called only if the order has to be
-    computed.
+    layer's order, `is_from_author`, is trusted more than an OCR engine's. `find_rules` is called
+    only to compute the order.
     """
     parts: list[OrderedPart] = []
     placed_tables: set[int] = set()
@@ -72,7 +72,7 @@ def arrange_blocks(
         if len(part.lines) > 1:
             x0, y0, x1, y1 = zip(*[lines[at] for at in part.lines], strict=True)
             part.box = min(x0), min(y0), max(x1), max(y1)
-    order = block_order([part.box for part in parts], is_from_author=is_from_author, rules=rules)
+    order = block_order([part.box for part in parts], is_from_author=is_from_author, find_rules=find_rules)
     return [parts[at] for at in order]
 
 
@@ -89,7 +89,7 @@ def _union(box: Box, other: Box) -> Box:
 
 
 def block_order(
-    boxes: Sequence[Box], *, is_from_author: bool = True, rules: Callable[[], Sequence[Box]] = tuple
+    boxes: Sequence[Box], *, is_from_author: bool = True, find_rules: Callable[[], Sequence[Box]] = tuple
 ) -> list[int]:
     original = list(range(len(boxes)))
     if not 2 < len(boxes) <= BLOCKS_MOST or _is_top_to_bottom(boxes):
@@ -98,7 +98,7 @@ def block_order(
         return original
     line_height = min(box[3] - box[1] for box in boxes)
     head, body, foot = _split_running_lines(boxes, line_height)
-    separators = _separators(rules(), [boxes[at] for at in body], line_height)
+    separators = _separators(find_rules(), [boxes[at] for at in body], line_height)
     cut_order = _xy_cut([*body, *range(len(boxes), len(boxes) + len(separators))], [*boxes, *separators], line_height)
     # Separators only guide the cut: their numbers follow those of the boxes.
     order = [*head, *(at for at in cut_order if at < len(boxes)), *foot]

@@ -47,7 +47,7 @@ class EpubBook:
             body = self._archive.read(chapter)
             text = body.decode(web.encoding_of(body[:HEAD_BYTES]), "replace")
             # The title is often the file name, or the book's title in every chapter.
-            yield from web.pieces_of(iter([text]), partial(self._picture_key, chapter), has_title=False)
+            yield from web.pieces_of(iter([text]), partial(self._picture_key, chapter), shows_title=False)
         self.notes += note_of_unread(self._unread_pictures)
 
     def picture(self, key: str) -> bytes:

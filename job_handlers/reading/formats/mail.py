@@ -108,9 +108,9 @@ class MailDocument:
             value = self._raw_header(name)
         if "\ufffd" in value:
             # Some programs write a header in the encoding of the text, without saying so.
-            body = self._raw_header(name).encode("ascii", "surrogateescape")
+            raw_bytes = self._raw_header(name).encode("ascii", "surrogateescape")
             charset = web.codec_for(self._message.get_content_charset(""))
-            value = body.decode(charset, "replace") if charset else decode(body)[0]
+            value = raw_bytes.decode(charset, "replace") if charset else decode(raw_bytes)[0]
         return " ".join(value.split())
 
     def _raw_header(self, name: str) -> str:
@@ -130,6 +130,7 @@ class MailDocument:
             words_min = _COMPLETE_SHARE_MIN * max(map(_count_words, alternatives), default=0)
             complete = [pieces for pieces in alternatives if _count_words(pieces) >= words_min]
             yield from next(filter(_has_tables, complete), complete[0] if complete else [])
+        # A mail that is one text is shown, even if it is marked as an attachment.
         elif _is_text(part) or (part is self._message and part.get_content_maintype() == "text"):
             text = _text_of(part)
             if part.get_content_subtype() == "html":
@@ -145,6 +146,7 @@ class MailDocument:
 
     @cached_property
     def _inline_pictures(self) -> dict[str, EmailMessage]:
+        # Of parts with the same id, the first is taken.
         return {_content_id(part): part for part in reversed(list(self._leaf_parts())) if _is_inline_picture(part)}
 
     def _leaf_parts(self) -> Iterator[EmailMessage]:

@@ -276,8 +276,8 @@ class HtmlDocument:
         return decode_data_url(key)
 
 
-def pieces_of(blocks: Iterator[str], picture_key_of: PictureKeyOf, *, has_title: bool = True) -> Iterator[Piece]:
-    page = PageParser(picture_key_of, _NEVER_SHOWN if has_title else _NEVER_SHOWN | {"title"})
+def pieces_of(blocks: Iterator[str], picture_key_of: PictureKeyOf, *, shows_title: bool = True) -> Iterator[Piece]:
+    page = PageParser(picture_key_of, _NEVER_SHOWN if shows_title else _NEVER_SHOWN | {"title"})
     for block in blocks:
         page.feed(block)
         yield from page.take_pieces()

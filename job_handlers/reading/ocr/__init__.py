@@ -66,7 +66,7 @@ def identity() -> Sequence[str]:
     # A cluster node with a second engine may read other words than one without.
     if missing():
         return []
-    return [*tesseract.identities(), f"second opinion: {'none' if neural.missing() else neural.NAME}"]
+    return [*tesseract.engine_and_data_sizes(), f"second opinion: {'none' if neural.missing() else neural.NAME}"]
 
 
 def unread_script(script: str | None, languages: Sequence[str]) -> UnreadScript | None:

@@ -195,7 +195,7 @@ def _words_beside(line: Sequence[Word], box: Box, read_line: ReadLine) -> list[W
     dot_size = _DOT_SIZE_MOST * height
     if x1 - x0 < dot_size:
         return []
-    # By more than a pixel.
+    # Words that share more than a pixel of width with the box.
     touching = [word for word in line if word.x0 < x1 - 1 and word.x1 > x0 + 1]
     inside = [word for word in touching if word.x0 > x0 - dot_size and word.x1 < x1 + dot_size]
     if touching and len(inside) == len(touching) and min(word.confidence for word in inside) >= _READ_WELL:

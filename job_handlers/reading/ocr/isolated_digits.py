@@ -13,7 +13,7 @@ from job_handlers.reading.layout import Box, Word
 from job_handlers.reading.ocr.dot_leaders import ReadLine
 from job_handlers.reading.preprocess import Gray, unread_marks
 
-_MARKS_MOST = 400  # More are dirt.
+_MARKS_MOST = 400  # If a page has more, all are dirt.
 _REREAD_MOST = 60  # Limits the time that a page takes.
 # Lengths in line heights.
 _MARGIN_ABOVE = 0.3
@@ -21,8 +21,8 @@ _MARGIN_BESIDE = 0.5
 _MARK_HEIGHT_MOST = 1.6
 _GAP_IN_NUMBER_MOST = 0.8
 _COLUMN_GAP_MOST = 16.0  # Vertical distance of numbers in one column.
-_NUMBER = re.compile(r"[(+-]?[$€£]?\d[\d.,]{0,11}[)%]?|[-–—]")
-_CONFIDENCE_OF_NEW, _CONFIDENCE_OF_REPLACEMENT = 60.0, 95.0  # Percent.
+_NUMBER = re.compile(r"[(+-]?[$€£]?\d[\d.,]{0,11}[)%]?|[-–—]")  # Or a dash in place of a number.
+_CERTAIN_CONFIDENCE, _REPLACEMENT_CONFIDENCE_LEAST = 60.0, 95.0  # Percent. Less than the first is uncertain.
 _GUESS_CHARACTERS_MOST = 3
 
 
@@ -47,7 +47,7 @@ def insert_numbers(lines: list[list[Word]], gray: Gray, read_line: ReadLine) -> 
     for box, guess in candidates_in_columns[:_REREAD_MOST]:
         row = [word for line in completed for word in line if word is not guess and _is_level(word, box)]
         number = _read_number(box, row, read_line, em) if row else None
-        confidence_least = _CONFIDENCE_OF_NEW if guess is None else _CONFIDENCE_OF_REPLACEMENT
+        confidence_least = _CERTAIN_CONFIDENCE if guess is None else _REPLACEMENT_CONFIDENCE_LEAST
         if number is not None and number.confidence >= confidence_least:
             completed = _insert_number(completed, number, guess, box)
     return completed
@@ -58,7 +58,7 @@ def _has_digit(word: Word) -> bool:
 
 
 def _join_marks(marks: Sequence[Box], em: float) -> list[Box]:
-    # A number, such as "-12", may have several marks. Higher marks are not numbers.
+    # A number, such as "-12", may have several marks. Taller marks are not numbers.
     joined: list[Box] = []
     low = [mark for mark in marks if mark[3] - mark[1] < _MARK_HEIGHT_MOST * em]
     for x0, y0, x1, y1 in sorted(low, key=lambda mark: mark[0]):
@@ -73,7 +73,7 @@ def _join_marks(marks: Sequence[Box], em: float) -> list[Box]:
 
 
 def _is_guess(word: Word) -> bool:
-    return word.confidence < _CONFIDENCE_OF_NEW and len(word.text) <= _GUESS_CHARACTERS_MOST and not _has_digit(word)
+    return word.confidence < _CERTAIN_CONFIDENCE and len(word.text) <= _GUESS_CHARACTERS_MOST and not _has_digit(word)
 
 
 def _is_in_column(box: Box, numbers: Sequence[Word], em: float) -> bool:

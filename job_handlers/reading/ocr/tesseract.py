@@ -1,4 +1,4 @@
-"""Recognise images with Tesseract in this process, which takes half the time of its program."""
+"""Recognise images with Tesseract in this process, which takes half the time of the `tesseract` command."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def identity(settings: OcrSettings) -> str:
     return " ".join([_engine_name(), *(_checksum_of(data / f"{code}.traineddata") for code in settings.languages)])
 
 
-def identities() -> list[str]:
+def engine_and_data_sizes() -> list[str]:
     directories = [directory for quality in DATA for directory in _data_directories(quality)]
     data = [file for directory in directories for file in sorted(directory.rglob("*.traineddata"))]
     return [_engine_name(), *(f"{file.stem} {file.stat().st_size}" for file in data)]
@@ -175,7 +175,7 @@ def _how_to_install(quality: str) -> str:
 class Engine:
     def __init__(self, settings: OcrSettings, data: Path) -> None:
         self.name = _engine_name()
-        self._data = f"{data}/"
+        self._data = f"{data}/"  # tesserocr requires the slash.
         self._reader = tesserocr.PyTessBaseAPI(
             path=self._data, lang="+".join(settings.languages), psm=tesserocr.PSM.AUTO, oem=tesserocr.OEM.LSTM_ONLY
         )
@@ -186,7 +186,7 @@ class Engine:
     ) -> list[list[Word]]:
         """Return lines, with an empty one between paragraphs.
 
-        `is_large` letters are legible at half the size. `is_sparse` returns separate pieces in no order.
+        `is_large`: letters are legible at half the size. `is_sparse`: return separate pieces, in no order.
         """
         mode = tesserocr.PSM.SPARSE_TEXT if is_sparse else tesserocr.PSM.AUTO
         with self._prepared(gray, dpi, mode, is_uneven=is_uneven):
@@ -209,7 +209,6 @@ class Engine:
             yield
         finally:
             self._reader.Clear()
-            self._reader.SetPageSegMode(tesserocr.PSM.AUTO)
 
     def _recognise(self) -> list[list[Word]]:
         return _recognised_words(self._reader) if self._reader.Recognize() else []
@@ -268,12 +267,13 @@ def _text_blocks(reader: Any) -> list[PixelBox]:
 
 
 def _overlap(box: PixelBox, other: PixelBox) -> bool:
+    # Both boxes were widened by the margin.
     width, height = min(box[2], other[2]) - max(box[0], other[0]), min(box[3], other[3]) - max(box[1], other[1])
     return min(width, height) > 2 * _BLOCK_MARGIN_PIXELS
 
 
 def _recognised_words(reader: Any) -> list[list[Word]]:
-    # Tesseract's own table takes three times as long to write.
+    # Tesseract's own TSV table takes three times as long to write.
     word_level, line_level = tesserocr.RIL.WORD, tesserocr.RIL.TEXTLINE
     lines: list[list[Word]] = []
     # Both stay True while words without text are skipped.

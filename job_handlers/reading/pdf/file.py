@@ -83,7 +83,7 @@ class PagedFile:
                 # Drop the warnings of other pages, before `picture_of`: the size of an image may already decode it.
                 pymupdf.TOOLS.reset_mupdf_warnings()
             gray, dpi = pixels.picture_of(self._document, page)
-            warnings = pixels.without_checksums(pymupdf.TOOLS.mupdf_warnings())
+            warnings = pixels.without_checksum_warnings(pymupdf.TOOLS.mupdf_warnings())
             is_damaged = pixels.DAMAGE.search(warnings) is not None
             if is_damaged and not self.is_pdf:
                 is_damaged = not pixels.is_whole_jpeg(Path(self._document.name))

@@ -19,7 +19,7 @@ _PIXELS_MAX = 40_000_000  # An A4 page at 300 dpi has 9 million, A0 at 150 dpi 3
 _DPI = 300.0
 _DPI_MIN = 70.0  # A page so large that it could only be drawn more coarsely is not read.
 _SCAN_DPI_MIN = 150.0
-_IMAGE_BYTES_MAX = 400_000_000
+_IMAGE_BYTES_MAX = 400_000_000  # Decoded, with three colours for each pixel.
 _SCAN_WIDTH_PIXELS_MIN = 1200  # An image with fewer, below 150 dpi, is no scan of a page.
 _OCR_WIDTH_PIXELS_MIN = 1500
 _DPI_ERROR_MAX = 0.02  # Share by which an unscaled image may miss the wanted resolution.
@@ -63,7 +63,7 @@ def is_whole_jpeg(path: Path) -> bool:
         return False
 
 
-def without_checksums(warnings: str) -> str:
+def without_checksum_warnings(warnings: str) -> str:
     # A wrong checksum ("incorrect data check") changes no pixel.
     return "\n".join(warning for warning in warnings.splitlines() if "data check" not in warning)
 

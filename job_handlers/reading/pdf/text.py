@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import accumulate, chain, groupby
 from operator import itemgetter
@@ -47,7 +47,7 @@ _DRAWING_BYTES_MAX = 1 << 18  # Compressed. The ruling lines of a page with a lo
 _BLOCKS_MAX = 6000  # With more, the page is a drawing, and has no ruling lines of tables.
 _RULE_POINTS_MAX = 2.5  # Anything thicker is an area.
 _ASCENT, _DESCENT = 0.72, 0.12
-"""Font sizes from the baseline to the letters' edges, a little reduced, so that close lines do not overlap."""
+"""Distances from the baseline to the letters' edges, in font sizes, reduced so that close lines do not overlap."""
 _UPRIGHT_HEIGHT_MAX = 2.5  # In font sizes. A line of text that is higher, and higher than wide, runs sideways.
 _IDENTITY = pymupdf.Matrix(1, 1)
 _SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]")
@@ -116,8 +116,8 @@ def read_text(document: Any, number: int, stated_structure: StatedStructure) -> 
     page_blocks = _blocks_in(text_page)
     is_turned = inheritable_value(pdf_page, _ROTATE).pdf_to_int() != 0
     # Reading without clipping is faster. Only if text lies outside the page does PyMuPDF read it again, clipped.
-    # PyMuPDF also reads turned pages whose text runs sideways as shown, which MuPDF reports as upright.
-    if not _have_area_on_page([block.bbox for block in page_blocks if block.bbox is not None], page_box) or (
+    # PyMuPDF also reads turned pages that show their text sideways, because MuPDF reports this text as upright.
+    if not _have_area_inside_page([block.bbox for block in page_blocks if block.bbox is not None], page_box) or (
         is_turned and not _is_horizontal(page_blocks)
     ):
         return _text_by_pymupdf(document, number, stated_structure, vectors)
@@ -171,7 +171,7 @@ def _is_horizontal(page_blocks: list[_PageBlock]) -> bool:
     return sum(box.w >= box.h for box in boxes) > 0.5 * len(boxes)
 
 
-def _have_area_on_page(boxes: Sequence[Corners], page_box: Any) -> bool:
+def _have_area_inside_page(boxes: Sequence[Corners], page_box: Any) -> bool:
     return not boxes or bool(
         100 * page_box.x0 <= min([box.x for box in boxes])
         and 100 * page_box.y0 <= min([box.y for box in boxes])
@@ -193,18 +193,18 @@ def _page_text(
     """`turn` maps coordinates in `text_page` to the page as it is shown; None if they are the same."""
     lines = [line for block in page_blocks for line in block.lines]
     boxes = [_box_of(line.bbox) for line in lines]
-    rules = cache(lambda: _rules_in(text_page, page_blocks))
+    find_rules = cache(lambda: _rules_in(text_page, page_blocks))
     may_have_tables = tables.may_have_tables([line.y for line in lines])
-    found_tables = _tables_in(text_page, page_blocks, lines, rules) if may_have_tables else []
+    found_tables = _tables_in(text_page, page_blocks, lines, find_rules()) if may_have_tables else []
     table_of_line: dict[int, int] = {}
     for number, table in enumerate(found_tables):
-        table_of_line.update((piece.at, number) for piece in _pieces_of(table))
+        table_of_line.update((piece.source_index, number) for piece in _pieces_of(table))
     parts = reading_order.arrange_blocks(
         _lines_of_blocks(page_blocks),
         boxes,
         [(table.x0, table.y0, table.x1, table.y1) for table in found_tables],
         table_of_line,
-        rules=rules,
+        find_rules=find_rules,
     )
     texts: list[str] = []
     blocks: list[Block] = []
@@ -236,7 +236,7 @@ def _page_text(
     text = "".join(texts)[:TEXT_CHARACTERS_MAX]
     has_footnotes = any(block.role is Role.FOOTNOTE for block in blocks)
     notes = notes_of(text_page, blocks, text) if has_footnotes else []
-    return PageText(size, text, blocks, page_tables, [], notes, may_be_scan)
+    return PageText(size, text, blocks, page_tables, links=[], notes=notes, may_be_scan=may_be_scan)
 
 
 def _box_of(corners: Corners) -> Box:
@@ -271,7 +271,7 @@ def _text_lines(
         font = line.font
         style = text_blocks.font_style(font.name, font.weight)
         begins_part = not text_lines
-        role, level, group = statements.get((line.x, line.y), _NO_STATEMENT) if statements else _NO_STATEMENT
+        role, level, group = statements.get((line.x, line.y), _NO_STATEMENT)
         text_lines.append(text_blocks.TextLine(
             *boxes[at], line.y / 100, font.size / 100, style, f"{line.text}\n", begins_part, role, level, group
         ))  # fmt: skip
@@ -279,7 +279,7 @@ def _text_lines(
 
 
 def _tables_in(
-    text_page: Any, page_blocks: list[_PageBlock], lines: list[_Line], rules: Callable[[], Sequence[tables.RulingLine]]
+    text_page: Any, page_blocks: list[_PageBlock], lines: list[_Line], rules: Sequence[tables.RulingLine]
 ) -> list[tables.FoundTable]:
     pieces: list[tables.TextPiece] = []
     for at, line in enumerate(lines):
@@ -289,21 +289,21 @@ def _tables_in(
             pieces.append(tables.TextPiece(box.x / 100, top, (box.x + box.w) / 100, bottom, line.text, at))
     # PyMuPDF numbers words by block and line, and does not number drawings.
     first_lines = [0, *accumulate([len(block.lines) for block in page_blocks if not block.is_drawing])]
-    words = cache(lambda: pymupdf.TextPage(text_page).extractWORDS())
+    get_words = cache(lambda: pymupdf.TextPage(text_page).extractWORDS())
 
     def words_in_piece(piece: tables.TextPiece) -> list[tables.TextPiece]:
         """`piece` may be a section of its line."""
-        block = bisect_right(first_lines, piece.at) - 1
-        block_and_line = (block, piece.at - first_lines[block])
-        begin = bisect_left(words(), block_and_line, key=_block_and_line_of)
-        end = bisect_right(words(), block_and_line, lo=begin, key=_block_and_line_of)
+        block = bisect_right(first_lines, piece.source_index) - 1
+        block_and_line = (block, piece.source_index - first_lines[block])
+        begin = bisect_left(get_words(), block_and_line, key=_block_and_line_of)
+        end = bisect_right(get_words(), block_and_line, lo=begin, key=_block_and_line_of)
         return [
-            tables.TextPiece(x0, piece.y0, x1, piece.y1, text, piece.at)
-            for x0, _, x1, _, text, *_ in words()[begin:end]
+            tables.TextPiece(x0, piece.y0, x1, piece.y1, text, piece.source_index)
+            for x0, _, x1, _, text, *_ in get_words()[begin:end]
             if x0 >= piece.x0 - 0.1 and x1 <= piece.x1 + 0.1
         ]
 
-    return tables.find(pieces, rules(), words_in_piece)
+    return tables.find(pieces, rules, words_in_piece)
 
 
 _block_and_line_of = itemgetter(5, 6)
@@ -353,9 +353,9 @@ def _stored_table(table: tables.FoundTable, begin: int, end: int, boxes: Sequenc
             return None
         corners = (
             min([piece.x0 for piece in pieces]),
-            min([boxes[piece.at][1] for piece in pieces]),
+            min([boxes[piece.source_index][1] for piece in pieces]),
             max([piece.x1 for piece in pieces]),
-            max([boxes[piece.at][3] for piece in pieces]),
+            max([boxes[piece.source_index][3] for piece in pieces]),
         )
         return TableCell(*_to_page_space(corners, turn), text)
 
@@ -369,13 +369,13 @@ def _text_beside_table(table: tables.FoundTable, lines: Sequence[_Line]) -> str:
     words_in_cells: dict[int, Counter[str]] = {}
     for piece in _pieces_of(table):
         # A piece with the text of its whole line leaves no words over.
-        if len(piece.text) < len(lines[piece.at].text):
-            words_in_cells.setdefault(piece.at, Counter()).update(piece.text.split())
+        if len(piece.text) < len(lines[piece.source_index].text):
+            words_in_cells.setdefault(piece.source_index, Counter()).update(piece.text.split())
     text = ""
     for at, cell_words in words_in_cells.items():
         words, words_left = lines[at].text.split(), []
         if len(words) <= cell_words.total():
-            # The cells hold all words of the line, though they may be divided at other places than here.
+            # The cells hold the whole line, though they may divide it at other places than `split()`.
             continue
         for word in words:
             if cell_words[word]:

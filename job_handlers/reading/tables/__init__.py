@@ -64,7 +64,7 @@ def find(pieces: Sequence[TextPiece], rules: Sequence[RulingLine] = (), split: S
     prose_ids: set[int] | None = None
     for area in regions.drawn_areas(horizontal, vertical, em):
         inside = [piece for piece in pieces_left if regions.is_inside(piece, area)]
-        if len(regions.vertical_lines(vertical, area, em)) < 3:
+        if len(regions.wall_positions(vertical, area, em)) < 3:
             # Fewer than three vertical lines separate no cells: they may frame a text.
             prose_ids = regions.prose_ids(pieces, em) if prose_ids is None else prose_ids
             if sum(id(piece) in prose_ids for piece in inside) > _PROSE_MOST * len(inside):
@@ -98,7 +98,7 @@ def _read_table(
     if sum(map(len, bands)) < _PIECES_LEAST:
         return None
     bounds = area or Area(*bounds_of([piece for band in bands for piece in band]))
-    walls = regions.vertical_lines(vertical, bounds, em)
+    walls = regions.wall_positions(vertical, bounds, em)
     inner_horizontal = regions.horizontal_lines(horizontal, bounds, em)
     columns = find_columns(bands, walls, em)
     if len(columns) < 2:

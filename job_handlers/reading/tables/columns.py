@@ -146,7 +146,7 @@ def merge_sign_columns(bands: Sequence[Band], columns: list[Column]) -> list[Col
         for piece in band:
             texts[main_column(piece, columns)].add(piece.text.strip())
     merged: list[Column] = []
-    # Where a column of signs begins that the next column takes in.
+    # Left edge of a column of signs that the next column takes in.
     signs_begin: float | None = None
     for at, ((begin, end), column_texts) in enumerate(zip(columns, texts, strict=True)):
         is_last = at + 1 == len(columns)

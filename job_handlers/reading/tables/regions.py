@@ -13,14 +13,12 @@ from job_handlers.reading.text_layer import letters_in
 _ROW_DISTANCE_MOST = 3.4  # Em between the middles of two rows.
 _LINES_BETWEEN_MOST = 2  # Lines without gaps between two lines of a table.
 _PROSE_CHARACTERS_LEAST = 16  # Mean length of the lines of prose.
-_SMALL_LETTERS_IN_PROSE_SHARE = (
-    0.55  # Of the lines of prose that continue another, those that begin with a small letter.
-)
-_CELL_LINES_MOST = 12  # Lines of several cells below each other.
+_SMALL_LETTERS_IN_PROSE_SHARE = 0.55  # Share of the lines after a wrapped line that begin with a small letter.
+_CELL_LINES_MOST = 12  # A run of more lines is no column of cells.
 # In em. Lines further apart are not of one cell, or of one column title.
 _CELL_STEP_MOST, _TITLE_STEP_MOST = 1.6, 1.65
 _CROSSING_DISTANCE_MOST = 0.6  # In em. Lines nearer to each other cross.
-_STACKED_WIDTH_LEAST, _STACKED_HEIGHT_LEAST = 6, 3  # In em. The height is that between only two lines.
+_STACKED_WIDTH_LEAST, _STACKED_HEIGHT_LEAST = 6, 3  # In em. The height is required only of areas with two lines.
 
 
 # --- prose ------------------------------------------------------------------------------------------------
@@ -45,11 +43,11 @@ def _stacks(pieces: Sequence[TextPiece], em: float) -> list[list[TextPiece]]:
     growing_stacks: list[list[TextPiece]] = []
     for piece in pieces:
         x0, y0 = piece.x0, piece.y0
-        highest, lowest = y0 - 2.2 * em, y0 - 0.5 * em
+        top_from, top_before = y0 - 2.2 * em, y0 - 0.5 * em
         nearest_stack, nearest_distance = None, 2.6 * em
         for stack in growing_stacks:
             last = stack[-1]
-            if highest <= last.y0 < lowest and x0 < last.x1 and abs(x0 - last.x0) < nearest_distance:
+            if top_from <= last.y0 < top_before and x0 < last.x1 and abs(x0 - last.x0) < nearest_distance:
                 nearest_stack, nearest_distance = stack, abs(x0 - last.x0)
         if nearest_stack is None:
             # A stack that ended far above gets no more lines.
@@ -62,7 +60,7 @@ def _stacks(pieces: Sequence[TextPiece], em: float) -> list[list[TextPiece]]:
 
 
 def _are_cells(lines: Sequence[TextPiece], double_middles: Sequence[float], em: float) -> bool:
-    """Return whether exactly the lines with a capital letter, where cells begin, have other pieces beside them."""
+    """Return whether the lines with pieces beside them are those that begin with a capital letter, as cells do."""
     if len(lines) > _CELL_LINES_MOST:
         return False
     have_neighbours: list[bool] = []
@@ -79,18 +77,18 @@ def _prose_runs(stack: Sequence[TextPiece], em: float) -> Iterator[Sequence[Text
     right = max([line.x1 for line in stack])
     wraps = [_is_wrapped(line, following, right, em) for line, following in pairwise(stack)]
     begin = small_letter_count = 0
-    for end, is_wrapped in enumerate([*wraps, False], 1):
+    for following, is_wrapped in enumerate([*wraps, False], 1):
         if is_wrapped:
-            small_letter_count += not stack[end].text[:1].isupper()
+            small_letter_count += not stack[following].text[:1].isupper()
             continue
-        wrapped_count = end - 1 - begin
+        wrapped_count = following - 1 - begin
         # All of two or three wrapped lines, or somewhat more than half of a greater number.
         small_letters_least = _SMALL_LETTERS_IN_PROSE_SHARE * wrapped_count if wrapped_count > 3 else wrapped_count
         if wrapped_count > 1 and small_letter_count >= small_letters_least:
-            text = "".join([line.text for line in stack[begin:end]])
+            text = "".join([line.text for line in stack[begin:following]])
             if letters_in(text) > 0.5 * len(text):
-                yield stack[begin:end]
-        begin, small_letter_count = end, 0
+                yield stack[begin:following]
+        begin, small_letter_count = following, 0
 
 
 def _is_wrapped(line: TextPiece, following: TextPiece, right: float, em: float) -> bool:
@@ -110,6 +108,7 @@ def lines_near_gaps(bands: Sequence[Band]) -> list[Band]:
     near: set[int] = set()
     for above, below in pairwise(with_gaps):
         if below - above <= _LINES_BETWEEN_MOST + 1:
+            # The line above may begin a column title, those below may continue a cell.
             near.update(range(above - 1, below + _LINES_BETWEEN_MOST + 1))
     return [band for at, band in enumerate(bands) if at in near]
 
@@ -187,7 +186,7 @@ def _transpose(rule: RulingLine) -> RulingLine:
 
 def _join_segments(segments: Sequence[RulingLine], thin: float, reach: float) -> list[RulingLine]:
     rows: list[list[RulingLine]] = []
-    for segment in sorted(segments, key=lambda segment: segment.y0 + segment.y1):
+    for segment in sorted(segments, key=lambda segment: segment.y0 + segment.y1):  # By their double middles.
         if rows and (segment.y0 + segment.y1) - (rows[-1][0].y0 + rows[-1][0].y1) <= 2 * thin:
             rows[-1].append(segment)
         else:
@@ -210,9 +209,10 @@ def drawn_areas(horizontal: Sequence[RulingLine], vertical: Sequence[RulingLine]
     single_lines: list[RulingLine] = []
     for group in _crossing_groups(horizontal, vertical, _CROSSING_DISTANCE_MOST * em):
         horizontal_count = sum(rule.x0 < rule.x1 for rule in group)
-        if horizontal_count >= 2 and horizontal_count < len(group):
+        vertical_count = len(group) - horizontal_count
+        if horizontal_count >= 2 and vertical_count > 0:
             areas.append(Area(*bounds_of(group)))
-        elif horizontal_count == len(group) == 1:
+        elif horizontal_count == 1 and vertical_count == 0:
             single_lines += group
     areas += _stacked_areas(single_lines, em)
     # The largest last, because it may be the frame of the page.
@@ -232,10 +232,10 @@ def _crossing_groups(
             at = parents[at]
         return at
 
-    for down, column in enumerate(vertical, len(horizontal)):
-        for across, line in enumerate(horizontal):
-            if column.y0 - near <= line.y0 <= column.y1 + near and line.x0 - near <= column.x0 <= line.x1 + near:
-                parents[root(down)] = root(across)
+    for vertical_index, wall in enumerate(vertical, len(horizontal)):
+        for horizontal_index, line in enumerate(horizontal):
+            if wall.y0 - near <= line.y0 <= wall.y1 + near and line.x0 - near <= wall.x0 <= line.x1 + near:
+                parents[root(vertical_index)] = root(horizontal_index)
     group_of_root: dict[int, list[RulingLine]] = {}
     for at, rule in enumerate((*horizontal, *vertical)):
         group_of_root.setdefault(root(at), []).append(rule)
@@ -264,7 +264,7 @@ def is_inside(piece: TextPiece, area: Area) -> bool:
     return area.x0 <= (piece.x0 + piece.x1) / 2 <= area.x1 and area.y0 <= (piece.y0 + piece.y1) / 2 <= area.y1
 
 
-def vertical_lines(vertical: Sequence[RulingLine], area: Area, em: float) -> list[float]:
+def wall_positions(vertical: Sequence[RulingLine], area: Area, em: float) -> list[float]:
     """Return the x of rules along at least 40 % of the area's height."""
     positions: list[float] = []
     length_least = 0.4 * (area.y1 - area.y0)

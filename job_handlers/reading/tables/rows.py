@@ -49,9 +49,9 @@ class RowMerger:
         self._last_head_line = self._find_last_head_line()
 
     def rows(self, horizontal: Sequence[RulingLine]) -> list[Line]:
-        rule_heights = {rule.y0 for rule in horizontal}
+        rule_positions = {rule.y0 for rule in horizontal}
         # For each line, the number of ruling lines above it: lines with the same number are between two ruling lines.
-        sections = [sum(rule_y < line_y for rule_y in rule_heights) for line_y in self._middles]
+        sections = [sum(rule_y < line_y for rule_y in rule_positions) for line_y in self._middles]
         largest = max(Counter(sections).values())
         # Two or three ruling lines may only frame the head and the body.
         are_rows_ruled = len(set(sections)) >= 3 and largest <= 0.5 * len(sections)

@@ -31,7 +31,7 @@ class TextPiece(msgspec.Struct, frozen=True, order=True, gc=False):
     x1: float
     y1: float
     text: str
-    at: int
+    source_index: int
     """Index of its line or word on the page."""
 
 
@@ -131,5 +131,5 @@ def _split_piece(piece: TextPiece, split: Split, em: float) -> Sequence[TextPiec
 def join_words(words: Sequence[TextPiece], piece: TextPiece) -> TextPiece:
     """Return a piece of some of the words of `piece`."""
     return TextPiece(
-        words[0].x0, piece.y0, words[-1].x1, piece.y1, " ".join([word.text for word in words]), words[0].at
+        words[0].x0, piece.y0, words[-1].x1, piece.y1, " ".join([word.text for word in words]), words[0].source_index
     )

@@ -49,7 +49,7 @@ def test_reading_by_mupdf_gives_the_text_of_pymupdf(
 
     with pdf.PagedFile(tmp_path / "page.pdf") as file:
         by_mupdf = file.text(1)
-        monkeypatch.setattr(text, "_have_area_on_page", lambda boxes, whole: False)
+        monkeypatch.setattr(text, "_have_area_inside_page", lambda boxes, whole: False)
         by_pymupdf = file.text(1)
 
     assert (by_mupdf.text, by_mupdf.size) == (by_pymupdf.text, by_pymupdf.size)

@@ -183,7 +183,7 @@ def test_a_rule_over_several_columns_ends_them() -> None:
     boxes = [*left, *right]
 
     def ordered(*rules: tuple[float, float, float, float]) -> list[int]:
-        return block_order(boxes, is_from_author=False, rules=lambda: rules)
+        return block_order(boxes, is_from_author=False, find_rules=lambda: rules)
 
     assert ordered((60, 215, 300, 215), (295, 216, 530, 216)) == [0, 2, 1, 3]
     # A rule within one column, or through a box, separates nothing.
