@@ -43,12 +43,8 @@ class FileFacts(Struct, frozen=True):
     is_settled: bool = False
 
     def has_same_content(self, other: FileFacts) -> bool:
-        return (self.revision, self.size, self.md5, self.sha256) == (
-            other.revision,
-            other.size,
-            other.md5,
-            other.sha256,
-        )
+        content = (self.revision, self.size, self.md5, self.sha256)
+        return content == (other.revision, other.size, other.md5, other.sha256)
 
 
 class PartialFile:

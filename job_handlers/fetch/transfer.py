@@ -265,6 +265,7 @@ class _ProgressMeter:
 
     def report_check(self, checked: int, size: int) -> None:
         if self._is_due():
+            # The end, which is reported after all checks, is 100 %.
             percent = _FETCHED_PERCENT + (99.0 - _FETCHED_PERCENT) * checked / max(size, 1)
             self._context.progress(percent, f"checking {_size_text(size)}")
 
