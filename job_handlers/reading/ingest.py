@@ -335,9 +335,9 @@ def _done_with_ranges(context: Context[HowToRead], facts: DocumentFacts, range_j
 def _ocr_range_jobs(
     context: Context[HowToRead], how: HowToRead, content: str, numbers: Iterable[int], scans: Mapping[int, Scan]
 ) -> list[NewJob]:
-    to_recognise, engine = sorted(numbers), engine_settings(how)
+    to_recognise, settings = sorted(numbers), engine_settings(how)
     ranges = divide_pages(to_recognise, _slots_to_use(context, len(to_recognise)), costs_of(scans))
-    key_parts = [content, engine.languages, engine.quality, how.password_file]
+    key_parts = [content, settings.languages, settings.quality, how.password_file]
     return [_range_job(context, "ocr_pages", pages, key_parts) for pages in ranges]
 
 

@@ -76,29 +76,29 @@ def run(context: Context[OcrPagesPayload]) -> Done:
     slice_file = context.inputs.get("slice")
     file, content = slice_file or original_of(context), content_of(context)
     kind = kind_of(file)
-    password, engine = password_of(context, how), engine_settings(how)
-    identity = ocr.identity_of(engine)
-    if identity == "none":
-        _wait_for_data(context, engine)
+    password, settings = password_of(context, how), engine_settings(how)
+    engine_identity = ocr.identity_of(settings)
+    if engine_identity == "none":
+        _wait_for_data(context, settings)
     # A slice contains only these pages, in this order.
     place_of_page = {number: at for at, number in enumerate(numbers, 1)} if slice_file else {}
 
     def make_reader() -> Callable[[int], DrawnPage | PageReading]:
         if kind.is_flowing:
-            return flow_reader(file, kind, engine)
-        return page_request_handler(file, password, engine, place_of_page, is_forced=bool(how.force_ocr))
+            return flow_reader(file, kind, settings)
+        return page_request_handler(file, password, settings, place_of_page, is_forced=bool(how.force_ocr))
 
     answer_type = DrawnPage | PageReading
     with PageProcess[DrawnPage | PageReading](make_reader, answer_type, cpu_seconds=_PAGE_CPU_SECONDS) as process:
         # The engine starts while the pages are looked up.
         process.begin()
-        pages = PageRange(context, numbers, page_source(content, kind), engine, identity)
+        pages = PageRange(context, numbers, page_source(content, kind), settings, engine_identity)
         context.progress(0, f"0 of {counted(len(numbers), 'page')} done", done=0, total=len(numbers), unit="pages")
         pages.read_with(process)
     total = len(numbers)
     message = counted(total, "page") if total > 1 else f"page {numbers[0]}"
     context.progress(message=message, done=total, total=total, unit="pages")
-    return Done({"pages": total, "recognised": pages.recognised, "engine": identity})
+    return Done({"pages": total, "recognised": pages.recognised_count, "engine": engine_identity})
 
 
 def slice_pages(original: Path) -> Callable[[OcrPagesPayload, Path], bool]:
@@ -125,11 +125,11 @@ ocr_pages = Handler(
 )
 
 
-def _wait_for_data(context: Context[OcrPagesPayload], engine: OcrSettings) -> None:
+def _wait_for_data(context: Context[OcrPagesPayload], settings: OcrSettings) -> None:
     """Raise the engine's `MissingDependency`, so that the job runs again at growing intervals."""
     lacking_since = context.state["lacking_since"] if context.state else time.time()
     try:
-        ocr.reader_for(engine)
+        ocr.reader_for(settings)
     except MissingDependency as error:
         context.checkpoint({"lacking_since": lacking_since})
         seconds = (time.time() - lacking_since) * _DATA_RETRY_SHARE
@@ -142,9 +142,9 @@ class PageRange:
     context: Context[OcrPagesPayload]
     numbers: Sequence[int]
     source: PageSource
-    engine: OcrSettings
-    identity: str
-    recognised: int = 0
+    settings: OcrSettings
+    engine_identity: str
+    recognised_count: int = 0
     _pixels_digest_of_page: dict[int, str] = field(default_factory=dict)
 
     def read_with(self, process: PageProcess[DrawnPage | PageReading]) -> None:
@@ -159,7 +159,7 @@ class PageRange:
             request, answer = process.receive()
             if isinstance(answer, DrawnPage):
                 self._pixels_digest_of_page[request] = pixels_digest(
-                    answer.picture_digest, self.engine.languages, self.engine.quality, self.identity
+                    answer.picture_digest, self.settings.languages, self.settings.quality, self.engine_identity
                 )
             elif isinstance(answer, Lost) and request < 0 and not is_recognition_in_parts(request):
                 self.context.log(f"page {-request}: {answer} while it was read; trying again in parts")
@@ -197,7 +197,7 @@ class PageRange:
         return missing
 
     def _file_digest(self, number: int) -> str:
-        return ocr_digest(self.source, number, self.engine.languages, self.engine.quality, self.identity)
+        return ocr_digest(self.source, number, self.settings.languages, self.settings.quality, self.engine_identity)
 
     def _save(self, number: int, answer: PageReading | TooLarge | Lost) -> None:
         if isinstance(answer, PageReading) and answer.method == LOCKED:
@@ -207,7 +207,7 @@ class PageRange:
         total = len(self.numbers)
         message = f"page {number}, {done} of {total} done"
         self.context.progress(message=message, done=done, total=total, unit="pages")
-        self.recognised += 1
+        self.recognised_count += 1
         if done < total:
             # Little work is lost here: the next page has hardly begun.
             _stop_if_asked(self.context)

@@ -44,8 +44,8 @@ def arrange_blocks(
     """Split blocks where their lines jump to another column, and put the parts in reading order.
 
     `blocks` are numbers of lines; `table_of_line` maps lines to their table, which replaces the first of them. A text
-    layer's order, `is_from_author`, is trusted more than an OCR engine's. `find_rules` is called
-    only to compute the order.
+    layer's order, `is_from_author`, is trusted more than an OCR engine's. `find_rules` is called only to compute the
+    order.
     """
     parts: list[OrderedPart] = []
     placed_tables: set[int] = set()
