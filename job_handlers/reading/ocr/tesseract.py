@@ -94,7 +94,7 @@ def engine_for(settings: OcrSettings) -> Engine:
 
 
 def identity(settings: OcrSettings) -> str:
-    """Return the engine and the checksums of the data; `none` if one is missing."""
+    """Return the engine and the data's checksums; `none` if one is missing."""
     try:
         data = _data_for(settings)
     except HandlerError:
@@ -184,9 +184,10 @@ class Engine:
     def words(
         self, gray: Gray, dpi: float, *, is_uneven: bool = False, is_large: bool = False, is_sparse: bool = False
     ) -> list[list[Word]]:
-        """Return lines, with an empty one between paragraphs.
+        """Return lines, an empty one between paragraphs.
 
-        `is_large`: letters are legible at half the size. `is_sparse`: return separate pieces, in no order.
+        `is_uneven`: one threshold per neighbourhood. `is_large`: letters are legible at half size. `is_sparse`:
+        separate pieces in no order.
         """
         mode = tesserocr.PSM.SPARSE_TEXT if is_sparse else tesserocr.PSM.AUTO
         with self._prepared(gray, dpi, mode, is_uneven=is_uneven):
