@@ -49,7 +49,7 @@ def test_a_reason_is_recognised_by_its_code_and_not_by_a_name_in_it(session: Ses
 def test_a_cause_after_a_colon_is_no_remedy(session: Session) -> None:
     fetch_error = FetchError("UNREADABLE", what="/srv/a.pdf", reason="Permission denied")
     with pytest.raises(Permanent) as raised:
-        RetryPolicy(Timeouts()).after(fetch_error)
+        RetryPolicy(Timeouts()).decide_after(fetch_error)
     error = raised.value
     job_id = failed(session, Failure(error.code, error.detail, remedy=error.remedy))
 

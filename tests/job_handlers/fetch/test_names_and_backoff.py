@@ -210,7 +210,7 @@ def test_a_deferral_grows_from_an_hour_to_a_day() -> None:
     for deferrals in (0, 1, 2, 4, 5, 30):
         error = final_error(RetryPolicy(Timeouts(), deferrals), "QUOTA_USED_UP")
         assert isinstance(error, Snooze)
-        waits.append((error.wait_seconds or 0) / 3600)
+        waits.append((error.after or 0) / 3600)
 
     assert waits == [1, 2, 4, 16, 24, 24]
 
