@@ -31,13 +31,14 @@ class JobDetails(Struct, frozen=True):
     log: Sequence[LogLine]
 
 
-def get_job_details(session: Session, job_id: int) -> JobDetails:
+def get_job_details(session: Session, job_id: int, *, owner: str | None = None) -> JobDetails:
+    """Leave out the jobs of other owners that it waits for, unless `owner` is None."""
     queries, history = session.job_queries, session.history
     return JobDetails(
         queries.get(job_id),
         history.attempts(job_id),
         history.events(job_id),
-        [Needed(needed_id, status) for needed_id, status in queries.waits_for(job_id)],
+        [Needed(needed_id, status) for needed_id, status in queries.waits_for(job_id, owner=owner)],
         [with_full_path(session, file) for file in session.library.job_files(job_id)],
         history.logs(job_id, most=LOG_LINES_MOST)[-_LOG_LINES_SHOWN:],
     )

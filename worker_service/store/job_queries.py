@@ -61,9 +61,9 @@ class JobQueries(StorePart):
         """Return these jobs with all their follow-up jobs."""
         return [job_id for (job_id,) in self._db.read("family", ids=json.dumps(list(ids)))]
 
-    def waits_for(self, job_id: int) -> Sequence[tuple[int, str]]:
-        """Return (id, status) of each job that it waits for; 'gone' is a deleted job."""
-        return self._db.read("waits_for", job_id=job_id)
+    def waits_for(self, job_id: int, *, owner: str | None = None) -> Sequence[tuple[int, str]]:
+        """Return (id, status) of each job of `owner` that it waits for; 'gone' is a deleted job, without an owner."""
+        return self._db.read("waits_for", job_id=job_id, owner=owner)
 
     def pauses(self) -> Sequence[Pause]:
         return [Pause(*row) for row in self._db.read("pauses", now=self._db.now())]

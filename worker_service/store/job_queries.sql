@@ -12,7 +12,10 @@ WITH RECURSIVE family(id) AS (
 SELECT id FROM family ORDER BY id;
 
 -- name: waits_for
-SELECT needs_id, ifnull(needs_status, 'gone') FROM v_waits WHERE job_id = :job_id ORDER BY needs_id;
+SELECT needs_id, ifnull(needs_status, 'gone')
+  FROM v_waits LEFT JOIN worker_job_queue n ON n.id = needs_id
+ WHERE job_id = :job_id AND (:owner IS NULL OR n.owner = :owner)
+ ORDER BY needs_id;
 
 -- name: pauses
 SELECT scope, name, since, until, reason FROM pause WHERE until IS NULL OR until > :now ORDER BY scope, name;

@@ -9,7 +9,6 @@ from typing import Annotated, TypeVar, cast
 
 import msgspec
 from msgspec import Meta, Struct
-from msgspec.structs import replace
 
 from worker_service.base.errors import BadInput, JobNotFound, Refused
 from worker_service.jobs.follow_ups import names_file
@@ -111,20 +110,8 @@ def visible_job(session: Session, visitor: Visitor, job_id: int) -> Job:
 
 
 def visible_job_details(session: Session, visitor: Visitor, job_id: int) -> JobDetails:
-    """Leave out jobs of other owners that it waits for."""
     visible_job(session, visitor, job_id)
-    details = get_job_details(session, job_id)
-    if visitor.owner is None:
-        return details
-    return replace(details, waits_for=[job for job in details.waits_for if _is_visible(session, visitor, job.id)])
-
-
-def _is_visible(session: Session, visitor: Visitor, job_id: int) -> bool:
-    try:
-        visible_job(session, visitor, job_id)
-    except JobNotFound:
-        return False
-    return True
+    return get_job_details(session, job_id, owner=visitor.owner)
 
 
 # ── Submissions ─────────────────────────────────────────────────────────────────────────────────────────────────────
