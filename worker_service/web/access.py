@@ -45,6 +45,7 @@ CONVERTER_PATHS = ("/process", "/v1/convert/file", "/tika/text", "/tika/json/md"
 ASSISTANT_PATH = "/mcp"
 OPEN_PATHS = ("/healthz", "/readyz", SIGN_IN_PATH, "/static/")
 """Paths that need no sign-in; one that ends in a slash stands for all paths below it."""
+_OPEN_FOLDERS = tuple(path for path in OPEN_PATHS if path.endswith("/"))
 
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 
@@ -133,8 +134,7 @@ def signing_key_of(request: HTTPConnection) -> SigningKey:
 
 
 def needs_no_sign_in(path: str) -> bool:
-    open_folders = tuple(open_path for open_path in OPEN_PATHS if open_path.endswith("/"))
-    return path in OPEN_PATHS or path.startswith(open_folders)
+    return path in OPEN_PATHS or path.startswith(_OPEN_FOLDERS)
 
 
 class AuthenticationMiddleware:
