@@ -72,7 +72,7 @@ _CODE_BY_STATUS = {400: "REQUEST_INVALID", 401: "CREDENTIAL_REFUSED", 404: "NOT_
 
 class MediaRequest(Struct, frozen=True):
     path: str
-    """Below `drive/v3/`."""
+    """Relative to `drive/v3/`."""
     query: Mapping[str, str]
     headers: Mapping[str, str]
 
